@@ -10,7 +10,7 @@ import orjson
 import ormsgpack
 
 from langgraph_pgstate.codec import frames
-from langgraph_pgstate.errors import UnreadableFormatError
+from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 
 ADDED: Final = "added"
 ADDED_IN_SUBGRAPH: Final = "added_in_subgraph"
@@ -85,11 +85,14 @@ class JournalEntry:
             UnreadableFormatError: If a newer version of this package wrote it.
         """
         where = f"a journal entry of thread {thread_id!r}"
-        format, *rest = ormsgpack.unpackb(frames.unpack(data, where))
-        if format != _FORMAT:
-            raise UnreadableFormatError(where, f"format {format} requires a newer version of langgraph_pgstate")
-        runs, spans, events, forks, messages, begun, ended, ttl = rest
-        begun, ended = [(*pair,) for pair in begun], [(*each,) for each in ended]
+        try:
+            format, *rest = ormsgpack.unpackb(frames.unpack(data, where))
+            if format != _FORMAT:
+                raise UnreadableFormatError(where, f"format {format} requires a newer version of langgraph_pgstate")
+            runs, spans, events, forks, messages, begun, ended, ttl = rest
+            begun, ended = [(*pair,) for pair in begun], [(*each,) for each in ended]
+        except (TypeError, ValueError) as error:
+            raise CorruptStateError(where, f"it does not decode ({error})") from error
         return cls(runs, spans, events, forks, messages, begun, ended, [thread_id], ttl)
 
     def of_threads(self, thread_ids: Collection[str]) -> JournalEntry:

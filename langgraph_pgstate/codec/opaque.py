@@ -91,24 +91,33 @@ class TypeCollector(ValueCodec):
 
     def loads(self, type_: str, data: bytes, where: str) -> None:
         if type_ == MSGPACK:
-            self._collect(data)
+            self._collect(data, where)
         elif type_ == "json":
-            json.loads(data, object_hook=self._note_constructor)
+            try:
+                json.loads(data, object_hook=self._note_constructor)
+            except ValueError as error:
+                raise CorruptStateError(where, f"its bytes do not decode ({error})") from error
         elif type_ not in _WITHOUT_TYPES:
             self.others += 1
 
     def decode_elements(self, payload: bytes, where: str) -> tuple[list[Any], bytes]:
-        self._collect(payload.removeprefix(PLAIN_MARK))
+        self._collect(payload.removeprefix(PLAIN_MARK), where)
         return [], b""
 
-    def _collect(self, data: bytes) -> Any:
+    def _collect(self, data: bytes, where: str) -> None:
+        try:
+            self._unpack_types(data)
+        except ormsgpack.MsgpackDecodeError as error:
+            raise CorruptStateError(where, f"its bytes do not decode ({error})") from error
+
+    def _unpack_types(self, data: bytes) -> Any:
         return ormsgpack.unpackb(data, ext_hook=self._note_extension, option=UNPACK_OPTIONS)
 
     def _note_extension(self, code: int, data: bytes) -> None:
         if code == EXT_NUMPY_ARRAY:
             self.types.add(NUMPY)
         else:
-            fields = self._collect(data)
+            fields = self._unpack_types(data)
             if code != EXT_DELTA_SNAPSHOT:
                 self.types.add((str(fields[0]), str(fields[1])))
 

@@ -283,6 +283,11 @@ def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:
         if fields[0] != FORMAT:
             raise UnreadableFormatError(where, f"format {fields[0]} needs a newer version of langgraph_pgstate")
         _, v, ts, versions, seen, updated, entries, extra, exact_metadata = fields
+        if not all(type(one) is dict for one in (versions, seen, entries, extra, exact_metadata)):
+            raise ValueError("it must have five objects")
+        extra, exact_metadata = (
+            {name: [type_, content] for name, (type_, content) in one.items()} for one in (extra, exact_metadata)
+        )
         checkpoint = {"v": v, "ts": ts, "channel_versions": versions, "versions_seen": seen}
         if updated is not _ABSENT:
             checkpoint["updated_channels"] = updated

@@ -7,6 +7,7 @@ value is stored outside the bytes that this serializer returned.
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -218,10 +219,13 @@ class ValueCodec:
             UnreadableFormatError: If the serializer does not know the type.
             KeyboardInterrupt: If a signal handler raised any exception during decoding.
         """
-        if type_ == TYPE_STR:
-            return data.decode("utf-8", "surrogatepass")
-        if type_ == TYPE_INT:
-            return int(data)
+        if type(type_) is not str or not isinstance(data, bytes | bytearray | memoryview):
+            raise CorruptStateError(where, "it must have a type and bytes")
+        if type_ in (TYPE_STR, TYPE_INT):
+            try:
+                return int(data) if type_ == TYPE_INT else str(data, "utf-8", "surrogatepass")
+            except ValueError as error:
+                raise CorruptStateError(where, f"its bytes do not decode ({error})") from error
         if type_.startswith(TYPE_EXACT):
             return ValueCodec().loads("msgpack", self.loads(type_.removeprefix(TYPE_EXACT), data, where), where)
         with _Reading(where, self._refusing_serde):
@@ -387,7 +391,7 @@ class _Reading:
             return
         if isinstance(error, NotImplementedError):
             raise UnreadableFormatError(self._where, f"it was stored by another serializer ({error})") from error
-        if isinstance(error, ormsgpack.MsgpackDecodeError):
+        if isinstance(error, (ormsgpack.MsgpackDecodeError, json.JSONDecodeError, UnicodeDecodeError)):
             raise CorruptStateError(self._where, f"its bytes do not decode ({error})") from error
 
 

@@ -56,7 +56,8 @@ def decrypt(aead: Any, nonce: bytes, data: bytes, associated: bytes) -> bytes | 
 
     try:
         content: bytes = aead.decrypt(nonce, data, associated)
-    except InvalidTag:
+    except (InvalidTag, ValueError):
+        # A nonce that was cut off is a `ValueError`.
         return None
     return content
 
@@ -77,12 +78,18 @@ def key_id_of(value: bytes) -> str:
 
 
 def key_id_at(head: bytes | str, *, is_bytes: bool) -> str | None:
-    """Return the id of the data key of a value, from its first 12 bytes or 17 characters; `None` if it is plain."""
+    """Return the id of the data key of a value, from its first 12 bytes or 17 characters; `None` if it is plain.
+
+    Of text that is damaged, the id is one that no key has.
+    """
     if is_bytes:
         return key_id_of(bytes(head)) if isinstance(head, bytes) and is_sealed(head) else None
     if not isinstance(head, str) or not head.startswith(TEXT_MAGIC):
         return None
-    return base64.b64decode(head[len(TEXT_MAGIC) :] + "==")[:_ID_BYTES].hex()
+    try:
+        return base64.b64decode(head[len(TEXT_MAGIC) :] + "==")[:_ID_BYTES].hex()
+    except ValueError:
+        return ""
 
 
 def to_text(sealed: bytes) -> str:

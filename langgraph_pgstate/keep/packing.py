@@ -323,7 +323,7 @@ def _key_ids(table: str, columns: Sequence[tuple[str, str]], rows: Iterable[byte
                 told = value.decode() if content.kind == "text" else json.loads(value[1:])
                 told = told.get(SEALED_KEY) if isinstance(told, dict) else told
                 key_id = key_id_at(told[:17], is_bytes=False) if isinstance(told, str) else None
-            found |= set() if key_id is None else {key_id}
+            found |= {key_id} if key_id else set()
     return found
 
 

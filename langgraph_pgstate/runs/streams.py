@@ -89,7 +89,7 @@ def decode_batch(codec: ValueCodec, batch: StoredBatch, where: str) -> Iterator[
         events = ormsgpack.unpackb(unpack(batch.data, where))
         if len(events) != batch.last_seq - batch.first_seq + 1:
             raise ValueError(f"it has {len(events)} events")
-        parts = [(str(mode), tuple(ns), step, str(type_), bytes(value)) for mode, ns, step, type_, value in events]
+        parts = [(str(mode), tuple(ns), step, type_, value) for mode, ns, step, type_, value in events]
     except (ormsgpack.MsgpackDecodeError, TypeError, ValueError) as error:
         raise CorruptStateError(where, f"it is not a batch of events ({error})") from error
     for number, (mode, namespace, step, type_, value) in enumerate(parts, batch.first_seq):

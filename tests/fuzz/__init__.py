@@ -1,0 +1,1 @@
+"""Damaged and forged bytes for everything that reads stored bytes: `make fuzz`."""
