@@ -95,7 +95,7 @@ class TypeCollector(ValueCodec):
         elif type_ == "json":
             try:
                 json.loads(data, object_hook=self._note_constructor)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise CorruptStateError(where, f"its bytes do not decode ({error})") from error
         elif type_ not in _WITHOUT_TYPES:
             self.others += 1

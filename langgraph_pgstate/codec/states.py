@@ -308,12 +308,17 @@ def _encode_runs(runs: Sequence[Run], positions: Mapping[int, int]) -> list[int]
     return encoded
 
 
+_PLACED: Final = (_SLICE, _ELEMENTS, _WHOLE_SEGMENTS)
+
+
 def _decode_entry(entry: Any, segment_ids: Sequence[int], where: str) -> Entry:
     if type(entry) is not list:
         return Scalar(entry)
     kind = entry[0]
     if kind == _INLINE:
         return Inline(entry[1], entry[2])
+    if kind in _PLACED and {*map(type, entry[2:] if kind == _SLICE else entry)} != {int}:
+        raise ValueError("places and lengths must be numbers")
     if kind == _SLICE:
         return Slice(entry[1], segment_ids[entry[2]], entry[3], entry[4])
     if kind == _ELEMENTS:

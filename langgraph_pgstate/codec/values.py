@@ -391,7 +391,7 @@ class _Reading:
             return
         if isinstance(error, NotImplementedError):
             raise UnreadableFormatError(self._where, f"it was stored by another serializer ({error})") from error
-        if isinstance(error, (ormsgpack.MsgpackDecodeError, json.JSONDecodeError, UnicodeDecodeError)):
+        if isinstance(error, (ormsgpack.MsgpackDecodeError, json.JSONDecodeError, UnicodeDecodeError, RecursionError)):
             raise CorruptStateError(self._where, f"its bytes do not decode ({error})") from error
 
 
