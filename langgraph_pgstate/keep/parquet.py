@@ -138,7 +138,8 @@ class AsyncParquet:
     ) -> tuple[ExportedFile, ...]:
         """Write a file for each kind and month that has rows, like `spans/2026-01.parquet`. Safe to repeat.
 
-        Each is read back and compared. Rows of archived threads are not in the database. Memory holds one file.
+        Each is read back and compared. Rows of archived threads are not in the database. Memory holds one file. Files
+        of a tenant are in a folder of its name.
 
         Args:
             to: Where, as for `archive.put`.
@@ -153,6 +154,7 @@ class AsyncParquet:
         """
         _modules()
         wanted = None if months is None else [_month_of(one) for one in months]
+        to = to if self._runner.tenant is None else _folder_of(to, self._runner.tenant)
         found = []
         for month in await self._runner.run(list_months, self._queries):
             for name in DATASETS:
@@ -222,7 +224,11 @@ async def _owners(runner: Any, queries: Queries, to: str) -> list[tuple[Any, str
     if not await runner.run(has_walls, queries):
         return [(runner, to)]
     names = await runner.run(list_tenants, queries)
-    return [(type(runner)(of_tenant(runner.database, name, queries)), f"{to}/{quote(name, safe='')}") for name in names]
+    return [(type(runner)(of_tenant(runner.database, name, queries)), _folder_of(to, name)) for name in names]
+
+
+def _folder_of(to: str, tenant: str) -> str:
+    return f"{to}/{quote(tenant, safe='')}"
 
 
 async def list_months(db: Connection, queries: Queries) -> list[str]:

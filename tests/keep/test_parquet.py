@@ -207,6 +207,15 @@ def test_a_month_is_dropped_once_the_spans_of_all_tenants_are_in_files(
             owner.threads.list()
 
 
+def test_tenants_do_not_overwrite_files_of_each_other(dsn: str, folder: Path) -> None:
+    with open_walled(dsn) as walled, walled.open() as app:
+        for name in ("acme", "b/c"):
+            make_rich_thread(app.for_tenant(name), "t")
+            app.for_tenant(name).parquet.export(f"file://{folder}")
+    places = {"/".join(path.relative_to(folder).parts[:-2]) for path in folder.rglob("*.parquet")}
+    assert places == {"acme", "b/c"}
+
+
 def test_what_cannot_be_exported_is_refused(state: PGState, folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="2026-01"):
         state.parquet.export(f"file://{folder}", months=["2026-13"])
