@@ -90,6 +90,7 @@ def settings() -> str:
             "## Environment variables",
             "",
             "LangGraph's [Agent Server](../agent-server.md#settings) reads all of these. Commands read `PGSTATE_DSN`,",
+            # pragma: allowlist nextline secret
             "`PGSTATE_WEBHOOK_SECRET`, `PGSTATE_WEBHOOK_NETWORKS` and `PGSTATE_OTLP_ENDPOINT`; `serve` and `privacy`",
             "also `PGSTATE_RECEIPT_KEY_FILE`.",
             "",

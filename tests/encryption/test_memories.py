@@ -17,7 +17,7 @@ from langgraph_pgstate.errors import ConfigurationError, DecryptionError, Encryp
 from langgraph_pgstate.memory import PGMemoryStore
 
 MASTER = LocalMasterKey(bytes(range(32)))
-SECRET = "plantedinamemory"
+SECRET = "plantedinamemory"  # pragma: allowlist secret
 ANNA = ("memories", "user", "anna")
 
 
