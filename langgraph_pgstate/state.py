@@ -444,11 +444,15 @@ class PGState(_State):
             return self
         found: Self | None = self._tenants.get(name)
         if found is None:
-            made = self.over(self._database, {**self._options, "tenant": name})
-            made.saver.share_cache_of(self.saver, name)
+            made = self._made_for(name)
             made._resources.callback(self._tenants.pop, name, None)
             found = cast("Self", self._tenants.setdefault(name, made))
         return found
+
+    def _made_for(self, tenant: str) -> Self:
+        made = self.over(self._database, {**self._options, "tenant": tenant})
+        made.saver.share_cache_of(self.saver, tenant)
+        return made
 
     def setup(
         self,
@@ -1065,6 +1069,9 @@ class AsyncPGState(_State):
         await self._recorder.close()
 
 
+S = TypeVar("S", PGState, AsyncPGState)
+
+
 class Core(NamedTuple):
     """The parts of a state that the worker, the server and the metrics use."""
 
@@ -1083,6 +1090,6 @@ def core_of(state: PGState | AsyncPGState) -> Core:
     return Core(state._database, state._queries, state._codec, keys, state._project, memory, state._run_of)
 
 
-def tenant_state(state: AsyncPGState, tenant: str) -> AsyncPGState:
+def tenant_state(state: S, tenant: str) -> S:
     """Return a state of a tenant as `for_tenant` does, but a new one, which the caller closes."""
     return state._made_for(state._check_tenant(tenant))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Final
@@ -16,6 +16,7 @@ from langgraph_pgstate.db.runners import BlockingRunner
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.keep.retention import apply_policies
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.tenancy import list_tenants, of_tenant
 
 PERIOD_SECONDS: float = 300.0
 """Seconds between two applications."""
@@ -54,10 +55,17 @@ class RetentionThread:
     Args:
         opening: Opens a database.
         queries: The queries of its schema.
+        of_tenants: Whether it applies those of all tenants, one after the other.
     """
 
-    def __init__(self, opening: Callable[[], AbstractContextManager[Database]], queries: Queries) -> None:
-        self._opening, self._queries = opening, queries
+    def __init__(
+        self,
+        opening: Callable[[], AbstractContextManager[Database]],
+        queries: Queries,
+        *,
+        of_tenants: bool = False,
+    ) -> None:
+        self._opening, self._queries, self._of_tenants = opening, queries, of_tenants
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, name="pgstate-retention", daemon=True)
 
@@ -75,15 +83,28 @@ class RetentionThread:
         while not self._stopped.wait(PERIOD_SECONDS):
             try:
                 with self._opening() as database:
-                    applying = apply_policies(
-                        BlockingRunner(database),
-                        self._queries,
-                        goes_on=Pace(self._stopped).goes_on,
-                        pause=_PAUSE,
-                    )
-                    for report in run_blocking(applying):
-                        _log.debug("policy applied: %s", report)
+                    for one in self._databases(database):
+                        self._apply(one)
             except PGStateError as error:
                 _log.warning("policies of retention cannot be applied: %s", error)
             except Exception:
                 _log.exception("policies of retention cannot be applied")
+
+    def _databases(self, database: Database) -> Iterator[Database]:
+        if not self._of_tenants:
+            yield database
+            return
+        for name in database.run(list_tenants, self._queries):
+            if self._stopped.is_set():
+                return
+            yield of_tenant(database, name, self._queries)
+
+    def _apply(self, database: Database) -> None:
+        applying = apply_policies(
+            BlockingRunner(database),
+            self._queries,
+            goes_on=Pace(self._stopped).goes_on,
+            pause=_PAUSE,
+        )
+        for report in run_blocking(applying):
+            _log.debug("policy applied: %s", report)

@@ -103,6 +103,7 @@ class _Store(BaseStore):
     _gets: Gathering[Sequence[tuple[Namespace, str]], list[Row | None]] | None = None
 
     def _prepare(self, queries: Queries, options: MemoryOptions, embedder: Callable[[Any], Embedder]) -> None:
+        self._options = options
         self.queries, self.settings, self._open = queries, settings_of(options), None
         self._embedders = {one.name: embedder(one.model) for one in self.settings.indexes}
         self.ttl_config, self.index_config = self.settings.ttl, options.get("index")
@@ -234,6 +235,10 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         store._use(database, queries, options)
         store._run_of, store._counts_reads = run_of, counts_reads
         return store
+
+    def of_database(self, database: AsyncDatabase, run_of: RunOf | None) -> Self:
+        """Return a store with the options of this one on another database of the schema."""
+        return self.over(database, self.queries, self._options, run_of, counts_reads=self._counts_reads)
 
     def _use(self, database: AsyncDatabase, queries: Queries, options: MemoryOptions) -> None:
         self._prepare(queries, options, AsyncEmbedder)
@@ -622,6 +627,10 @@ class PGMemoryStore(Memories, _Store):
         store._use(database, queries, options)
         store._run_of, store._counts_reads = run_of, counts_reads
         return store
+
+    def of_database(self, database: Database, run_of: RunOf | None) -> Self:
+        """See `AsyncPGMemoryStore.of_database`."""
+        return self.over(database, self.queries, self._options, run_of, counts_reads=self._counts_reads)
 
     def _use(self, database: Database, queries: Queries, options: MemoryOptions) -> None:
         self._prepare(queries, options, BlockingEmbedder)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.tenants import wake_key
 from langgraph_pgstate.errors import (
     ConfigurationError,
     NotFoundError,
@@ -63,7 +64,7 @@ async def enqueue(
     ]
     if any(request.is_checked for request in given):
         checks.append((queries.check_enqueue, {"rows": places}))
-    notification: list[Statement] = [(queries.notify_queue, {})] if notifies else []
+    notification: list[Statement] = [_notification(queries, db.tenant)] if notifies else []
     if db.keys is not None:
         for request in given:
             # A new thread has no row yet.
@@ -156,4 +157,9 @@ def _refusal(error: Exception) -> PGStateError | None:
 
 async def notify(db: Connection, queries: Queries) -> None:
     """Wake workers that listen. One statement; workers also poll."""
-    await db.fetch(queries.notify_queue, {})
+    await db.fetch(*_notification(queries, db.tenant))
+
+
+def _notification(queries: Queries, tenant: str | None) -> Statement:
+    # A worker of all tenants looks at this one.
+    return queries.notify_queue, {"key": wake_key(tenant, "")}

@@ -202,5 +202,5 @@ JOIN unnest(:thread_ids::text[], :run_ids::text[]) AS g (thread_id, run_id)
 WHERE r.thread_id = ANY(:thread_ids) AND r.queue IS NOT NULL;
 
 -- name: notify_queue
--- Wake workers that listen, once the transaction commits.
-SELECT pg_notify('pgstate_queue', '');
+-- Wake workers that listen, once the transaction commits. The key stands for the tenant.
+SELECT pg_notify('pgstate_queue', :key::text);

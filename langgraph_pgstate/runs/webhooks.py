@@ -11,7 +11,7 @@ import logging
 import ssl
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -26,6 +26,7 @@ from langgraph_pgstate.runs.options import WebhookSettings
 from langgraph_pgstate.runs.types import Delivery, Webhook
 from langgraph_pgstate.runs.webhook_addresses import RefusedAddressError, allowed_address, refusal_of
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.tenancy import of_tenant
 
 if TYPE_CHECKING:
     import httpx
@@ -34,6 +35,9 @@ _AT_ONCE: Final = 20
 _PER_HOST: Final = 4
 _POLL_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 2.0
+# Tenants whose webhooks are delivered at once by one thread, and for how long before it is the turn of others.
+_TENANTS_AT_ONCE: Final = 10
+_TENANT_SECONDS: Final = 5.0
 _MAX_ERROR: Final = 500
 _log = logging.getLogger("langgraph_pgstate.webhooks")
 
@@ -116,10 +120,14 @@ class WebhookThread:
         database: The database. The thread may use all its connections.
         queries: The queries of its schema.
         settings: Settings of the webhooks.
+        of_tenants: Whether it delivers those of each tenant that `wake` names, instead of looking at intervals.
     """
 
-    def __init__(self, database: Database, queries: Queries, settings: WebhookSettings) -> None:
-        self._run = _runner(database)
+    def __init__(
+        self, database: Database, queries: Queries, settings: WebhookSettings, *, of_tenants: bool = False
+    ) -> None:
+        self._database, self._of_tenants = database, of_tenants
+        self._named: deque[str] = deque()
         self._queries, self.settings = queries, settings
         self._until = float("inf")
         self._wake = threading.Event()
@@ -130,8 +138,14 @@ class WebhookThread:
         """Start the thread."""
         self._thread.start()
 
-    def wake(self) -> None:
-        """Search for webhooks at once. Call it when a run with a webhook has ended."""
+    def wake(self, tenant: str | None) -> None:
+        """Search for webhooks at once. Call it when a run with a webhook has ended.
+
+        Args:
+            tenant: Whose run it is; `None` if tenants are not kept apart, or for the only one.
+        """
+        if self._of_tenants and tenant is not None and tenant not in self._named:
+            self._named.append(tenant)
         self._wake.set()
 
     def stop(self) -> None:
@@ -148,7 +162,7 @@ class WebhookThread:
             # Read the flag first, so that webhooks stored before the stop are delivered.
             is_last = self._is_stopped
             try:
-                asyncio.run(_deliver_due(self._run, self._queries, self.settings, lambda: self._until))
+                asyncio.run(self._deliver())
             except PGStateError as error:
                 _log.warning("webhooks cannot be delivered: %s", error)
             except Exception:
@@ -156,6 +170,23 @@ class WebhookThread:
             if not is_last:
                 self._wake.wait(_POLL_SECONDS)
                 self._wake.clear()
+
+    async def _deliver(self) -> None:
+        if not self._of_tenants:
+            await _deliver_due(_runner(self._database), self._queries, self.settings, lambda: self._until)
+            return
+        while self._named:
+            named = [self._named.popleft() for _ in range(min(len(self._named), _TENANTS_AT_ONCE))]
+            # Later webhooks of these wait for those of other tenants.
+            until = time.monotonic() + _TENANT_SECONDS
+            delivering = [self._deliver_of(tenant, until) for tenant in named]
+            for error in await asyncio.gather(*delivering, return_exceptions=True):
+                if isinstance(error, BaseException):
+                    _log.warning("webhooks of a tenant cannot be delivered: %r", error)
+
+    async def _deliver_of(self, tenant: str, until: float) -> None:
+        run = _runner(of_tenant(self._database, tenant, self._queries))
+        await _deliver_due(run, self._queries, self.settings, lambda: min(self._until, until))
 
 
 def _runner(database: Database) -> Callable[..., Awaitable[Any]]:

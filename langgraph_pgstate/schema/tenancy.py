@@ -194,14 +194,18 @@ async def admit(db: Connection, queries: Queries, tenant: str) -> None:
             f"schema {queries.schema!r} does not keep tenants apart, or does not exist: call setup(tenancy='rls') "
             "once, or `pgstate tenancy` if it has rows, and wait until that has ended"
         )
+    _refuse_passed(walls)
+    known = tenant_queries(queries.schema)
+    if walls.may_write and not (await db.fetch(known.knows_tenant, {"tenant": tenant}))[0][0]:
+        await db.execute(known.add_tenant, {"tenant": tenant})
+
+
+def _refuse_passed(walls: _Walls) -> None:
     if walls.are_passed:
         raise TenantError(
             "row-level security does not hold for this role: connect as one that is no superuser, has not BYPASSRLS, "
             "and is no operator"
         )
-    known = tenant_queries(queries.schema)
-    if walls.may_write and not (await db.fetch(known.knows_tenant, {"tenant": tenant}))[0][0]:
-        await db.execute(known.add_tenant, {"tenant": tenant})
 
 
 async def list_tenants(db: Connection, queries: Queries) -> list[str]:
@@ -215,6 +219,23 @@ async def list_tenants(db: Connection, queries: Queries) -> list[str]:
         found += page
         if len(page) < _PAGE:
             return found
+
+
+async def list_tenants_or_raise(db: Connection, queries: Queries) -> list[str]:
+    """Return the names of all tenants.
+
+    Raises:
+        TenantError: If the role may not list them, or sees the rows of all.
+    """
+    _refuse_passed(await _get(db, queries))
+    known = tenant_queries(queries.schema)
+    db.tenant = NO_TENANT
+    if not (await db.fetch(known.may_list_tenants, {"tenants_table": f'"{queries.schema}".tenants'}))[0][0]:
+        raise TenantError(
+            f"the tables in schema {queries.schema!r} keep tenants apart, and this role may not list them: give the "
+            "worker state.for_tenant(...), or name the role in setup(tenancy='rls', workers=[...])"
+        )
+    return await list_tenants(db, queries)
 
 
 class _Walls(NamedTuple):

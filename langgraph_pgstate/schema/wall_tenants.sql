@@ -39,3 +39,56 @@ BEGIN
     END LOOP;
 END
 $grants$;
+-- A worker of all tenants looks at their queues. It sees no more than a transaction of each tenant would, and no content.
+CREATE OR REPLACE FUNCTION /*schema*/find_work(tenants text[], queues text[], graphs text[], adopts boolean)
+RETURNS TABLE (
+    tenant text, is_ready boolean, seconds double precision, webhook_seconds double precision, worker_ids text[]
+) LANGUAGE plpgsql AS $function$
+#variable_conflict use_column
+DECLARE
+    running_at timestamptz;
+    adopted_at timestamptz;
+BEGIN
+    FOREACH tenant IN ARRAY tenants LOOP
+        PERFORM pg_catalog.set_config('pgstate.tenant', tenant, true);
+        SELECT array_agg(DISTINCT q.worker_id), min(CASE WHEN l.holder_id IS NULL THEN now() ELSE l.expires_at END)
+            INTO worker_ids, running_at
+        FROM /*schema*/queue q
+            LEFT JOIN /*schema*/leases l ON l.thread_id = q.thread_id AND l.fencing_token = q.fencing_token
+        WHERE q.status = 'running';
+        IF adopts THEN
+            SELECT min(coalesce(r.alive_until, now())) INTO adopted_at
+            FROM /*schema*/runs r WHERE r.status = 'running' AND r.queue IS NULL;
+        END IF;
+        SELECT
+            EXISTS (
+                SELECT 1 FROM /*schema*/queue q
+                WHERE q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+                    AND q.queue = ANY(find_work.queues) AND q.graph = ANY(find_work.graphs)
+            ) OR EXISTS (
+                SELECT 1 FROM /*schema*/queue q
+                WHERE q.is_limited AND q.queue = ANY(find_work.queues) AND q.graph = ANY(find_work.graphs)
+            ),
+            extract(epoch FROM least(
+                running_at, adopted_at,
+                (SELECT min(q.run_after) FROM /*schema*/queue q WHERE q.run_after IS NOT NULL),
+                (SELECT min(s.next_at) FROM /*schema*/schedules s WHERE s.next_at IS NOT NULL),
+                (
+                    SELECT min(d.answer_at) FROM /*schema*/run_requests d
+                    WHERE d.answer_at IS NOT NULL AND d.options ->> 'graph' = ANY(find_work.graphs)
+                )
+            ) - now()),
+            extract(epoch FROM (
+                SELECT min(w.deliver_after) FROM /*schema*/webhooks w WHERE w.deliver_after IS NOT NULL
+            ) - now())
+            INTO is_ready, seconds, webhook_seconds;
+        worker_ids := coalesce(worker_ids, '{}');
+        IF is_ready OR seconds IS NOT NULL OR webhook_seconds IS NOT NULL THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+    PERFORM pg_catalog.set_config('pgstate.tenant', '*', true);
+END
+$function$;
+COMMENT ON FUNCTION /*schema*/find_work(text[], text[], text[], boolean) IS
+    'For each of some tenants: whether runs can be claimed, and when other work of workers is due.';

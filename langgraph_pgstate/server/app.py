@@ -194,8 +194,9 @@ class AgentServer(Starlette):
                 # Set until the worker has drained, so that `stop` can end the draining.
                 stack.callback(setattr, self, "_worker", None)
                 await stack.enter_async_context(self._worker)
-                sweeping = asyncio.create_task(_sweep(state, store))
-                stack.push_async_callback(_stop, sweeping)
+                if not is_walled:
+                    sweeping = asyncio.create_task(_sweep(state, store))
+                    stack.push_async_callback(_stop, sweeping)
             self.service = service
             if self._custom is not None:
                 await stack.enter_async_context(self._custom.router.lifespan_context(self._custom))
@@ -215,11 +216,6 @@ class AgentServer(Starlette):
             raise TenantError("the tables keep tenants apart: create_app needs an auth whose users have a tenant_id")
         if self._store is not None:
             raise TenantError("the tables keep tenants apart, and a store of your own does not: leave store out")
-        if self._worker_options is not None:
-            raise TenantError(
-                "the tables keep tenants apart: create_app needs worker=False, and each tenant a Worker of its own, "
-                "with state.for_tenant(...)"
-            )
 
     def _open_tenant(self, service: Service, tenant: str, stack: AsyncExitStack) -> Service:
         """Return the parts of a tenant. The stack closes them."""

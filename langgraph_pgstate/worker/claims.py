@@ -104,6 +104,11 @@ class Claimer:
         """Return the time of the next claim if another worker was claiming, by the monotonic clock; else infinity."""
         return min(self._retry_at.values(), default=float("inf"))
 
+    @property
+    def has_waiting(self) -> bool:
+        """Return whether the last claims found runs that wait for limits."""
+        return bool(self._waiting)
+
     def ended(self, claimed: ClaimedRun) -> None:
         """Remember that a run has ended, so that its key may be below its limit."""
         if claimed.queue in self._limited and claimed.queue_key:

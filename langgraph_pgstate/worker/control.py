@@ -6,43 +6,34 @@ run lose its lease. Only this thread writes to the queue for the worker, one wri
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.listening import Listener
+from langgraph_pgstate.db.tenants import wake_key
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.keep.thread import RetentionThread
-from langgraph_pgstate.leases.registry import HeldLease, confirmed_end, next_holder, timed
+from langgraph_pgstate.leases.registry import next_holder
 from langgraph_pgstate.options import PoolSettings
 from langgraph_pgstate.process_identity import short_holder
 from langgraph_pgstate.record.options import RecorderSettings
-from langgraph_pgstate.runs import ending, tending
-from langgraph_pgstate.runs.locking import is_locked
 from langgraph_pgstate.runs.options import WebhookSettings
-from langgraph_pgstate.runs.types import ClaimedRun, RunKey
 from langgraph_pgstate.runs.webhooks import WebhookThread
 from langgraph_pgstate.schema.queries import Queries
-from langgraph_pgstate.schema.tenancy import open_database, refuse_without_tenant
-from langgraph_pgstate.worker.claims import ISOLATION, Claimer
-from langgraph_pgstate.worker.ending import Ender
-from langgraph_pgstate.worker.executing import RunExecution, RunOutcome, Stop, run_outcome
-from langgraph_pgstate.worker.followers import following
-from langgraph_pgstate.worker.left import LeftRuns
+from langgraph_pgstate.schema.tenancy import has_walls, list_tenants_or_raise, open_database
+from langgraph_pgstate.worker.claims import ISOLATION
+from langgraph_pgstate.worker.executing import RunExecution, RunOutcome
+from langgraph_pgstate.worker.lane import Duties, Lane
 from langgraph_pgstate.worker.settings import WorkerSettings, accepted_versions
-from langgraph_pgstate.worker.sweeps import Sweeps
+from langgraph_pgstate.worker.tenants import TenantLanes
 
 _CHANNEL: Final = "pgstate_queue"
-_TEND_SECONDS: Final = 2.0
-# Seconds after which a cancelled task that has not ended counts as stuck, like its event loop.
-_STUCK_SECONDS: Final = 5.0
 # Seconds between two attempts while the queue is not available.
 _RETRY_SECONDS: Final = 0.1
 
@@ -54,7 +45,8 @@ class Control:
 
     Args:
         dsn: The server.
-        tenant: The tenant whose runs the worker executes; `None` if tenants are not kept apart.
+        tenant: The tenant whose runs the worker executes. `None` for those of all tenants, or if tenants are not kept
+            apart.
         prepare_threshold: As for the connections of graphs; see `ConnectionOptions`.
         queries: The queries of the schema.
         graphs: Names of the graphs that the worker runs.
@@ -62,6 +54,8 @@ class Control:
         recording: Settings for recorded errors.
         begin: Starts executions, each of which ends with a call of `report`. Must not block.
         interrupt: Cancels an execution. Returns whether it can be cancelled; the code must then end soon.
+        check_tenants: Raises if the worker cannot serve several tenants.
+        forget: Called with a tenant that has no runs any more. Must not block.
         codec: Encodes requests.
         webhooks: Secret of webhooks, and the allowed targets.
         adopts: Whether crashed runs that were not enqueued are taken over.
@@ -79,6 +73,8 @@ class Control:
         recording: RecorderSettings,
         begin: Callable[[Sequence[RunExecution]], None],
         interrupt: Callable[[RunExecution], bool],
+        check_tenants: Callable[[], None],
+        forget: Callable[[str], None],
         codec: ValueCodec,
         webhooks: WebhookSettings,
         adopts: bool = False,
@@ -86,40 +82,36 @@ class Control:
     ) -> None:
         self.worker_id = next_holder()
         self._dsn, self._tenant, self._prepare_threshold, self._keys = dsn, tenant, prepare_threshold, keys
-        self._queries, self._graphs = queries, [*graphs]
-        self._settings = settings
-        self._begin, self._interrupt, self._codec, self._adopts = begin, interrupt, codec, adopts
-        self._webhook_settings = webhooks
+        self._queries, self._graphs, self._settings = queries, [*graphs], settings
+        self._check_tenants, self._forget, self._webhook_settings = check_tenants, forget, webhooks
         self._webhooks: WebhookThread | None = None
         self._retention: RetentionThread | None = None
-        self._versions = accepted_versions(settings.versions, self._graphs)
-        self._claimer = Claimer(
-            queries, self.worker_id, self._graphs, self._versions, settings.lease_ttl, settings.poll
-        )
         self._wake = threading.Event()
-        self._has_news = False
-        self._executions: dict[RunKey, RunExecution] = {}
-        # Runs that only the database assigns to this worker. They are left until their leases expire.
-        self._left: set[RunKey] = set()
-        self._left_runs = LeftRuns(queries, settings.lease_ttl, settings.drain_timeout)
-        self._ender = Ender(
+        self._duties = Duties(
+            self.worker_id,
             queries,
+            codec,
+            self._graphs,
+            accepted_versions(settings.versions, self._graphs),
+            settings,
             recording,
-            self._tend_seconds,
-            self._note_end,
-            self._leave_to_sweep,
-            self._left_runs,
-            settings.lease_ttl,
-            partial(following, codec, settings.followed_by),
+            begin,
+            interrupt,
+            self._wake.set,
+            self._wake_webhooks,
+            adopts,
         )
-        self._tended_at = self._failed_at = float("-inf")
-        self._claimed_all = False
-        self._draining_since = float("inf")
-        self._is_once = self._is_forced = False
-        self._is_drain_logged = False
+        # The tenants that the worker serves in turns; `None` if it has one lane.
+        self._tenants: TenantLanes | None = None
+        self._is_once = self._is_drain_logged = False
         self._started = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="pgstate-worker", daemon=True)
+
+    @property
+    def serves_tenants(self) -> bool:
+        """Whether it serves all tenants."""
+        return self._duties.serves_tenants
 
     # Methods that other threads call.
 
@@ -141,21 +133,20 @@ class Control:
 
     def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
         """Accept the outcome of an execution. Its code has ended, except for OS threads that it has left behind."""
-        execution.reported_at = time.monotonic()
-        if execution.has_raised and execution.held.work.has_threads:
-            execution.held.work.when_threads_ended(self._wake.set)
-        self._ender.report(execution, outcome)
-        self._wake.set()
+        lane = self._duties.lanes.get(execution.tenant)
+        if lane is not None:
+            lane.report(execution, outcome)
 
     def drain(self) -> None:
         """Stop claiming runs, and requeue the current runs at their next superstep boundaries."""
-        self._draining_since = min(self._draining_since, time.monotonic())
+        self._duties.draining_since = min(self._duties.draining_since, time.monotonic())
         self._wake.set()
 
     def force(self) -> None:
         """Drain without waiting for superstep boundaries."""
-        self._is_forced = True
-        self._left_runs.force()
+        self._duties.is_forced = True
+        for lane in [*self._duties.lanes.values()]:
+            lane.left_runs.force()
         self.drain()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -184,43 +175,39 @@ class Control:
         try:
             # Two connections, so that webhooks do not delay the renewal of leases.
             with opening() as database, opening() as database_of_webhooks:
-                database.run(refuse_without_tenant, self._queries, "a worker")
                 self._database = database
-                self._sweeps = Sweeps(
-                    database,
-                    self._queries,
-                    self._codec,
-                    self._graphs,
-                    settings,
-                    self._tend_seconds,
-                    adopts=self._adopts,
-                )
-                database.run(
-                    tending.put_worker,
-                    self._queries,
-                    self.worker_id,
-                    settings.queues,
-                    self._graphs,
-                    settings.concurrency,
-                    self._versions,
-                )
+                if self._tenant is None and database.run(has_walls, self._queries):
+                    names = database.run(list_tenants_or_raise, self._queries)
+                    self._check_tenants()
+                    self._duties.serves_tenants = True
+                    self._tenants = TenantLanes(self._duties, database, names, self._forget)
+                else:
+                    self._lane = Lane(self._duties, database)
+                    self._lane.open()
+                    self._duties.lanes[database.tenant] = self._lane
                 listener = Listener(database.dsn, _CHANNEL, self._notice)
-                self._webhooks = WebhookThread(database_of_webhooks, self._queries, self._webhook_settings)
+                self._webhooks = WebhookThread(
+                    database_of_webhooks, self._queries, self._webhook_settings, of_tenants=self._tenants is not None
+                )
                 self._webhooks.start()
-                self._retention = RetentionThread(opening, self._queries)
+                self._retention = RetentionThread(opening, self._queries, of_tenants=self._tenants is not None)
                 self._retention.start()
+                if self._tenants is not None:
+                    self._tenants.wake_webhooks = self._webhooks.wake
                 self._started.set()
-                graphs, names = ", ".join(self._graphs), ", ".join(settings.queues)
+                graphs, names_of_queues = ", ".join(self._graphs), ", ".join(settings.queues)
                 known = short_holder(self.worker_id)
-                log.info("worker %s runs %s from %s, %d at once", known, graphs, names, settings.concurrency)
+                log.info("worker %s runs %s from %s, %d at once", known, graphs, names_of_queues, settings.concurrency)
                 while self._turn():
                     self._wake.wait(self._pause())
                     self._wake.clear()
                 self._webhooks.stop()
                 self._retention.stop()
-                given_back = self._ender.given_back
+                lanes = [*self._duties.lanes.values()]
+                given_back = self._duties.given_back + sum(lane.ender.given_back for lane in lanes)
                 log.info("worker %s has stopped; runs requeued: %d", short_holder(self.worker_id), given_back)
-                database.run_within(1.0, tending.delete_worker, self._queries, self.worker_id)
+                for lane in lanes:
+                    lane.close()
         except PGStateError as error:
             if not self._started.is_set():
                 self._error = error
@@ -234,230 +221,50 @@ class Control:
                 self._retention.stop()
             if listener is not None:
                 listener.close()
-            for execution in self._executions.values():
-                execution.refuse_writes()
-            ISOLATION.leave(self)
+            for lane in [*self._duties.lanes.values()]:
+                for execution in [*lane.executions.values()]:
+                    execution.refuse_writes()
+            ISOLATION.leave(self._duties)
             self._started.set()
 
-    def _notice(self, _: str) -> None:
-        self._has_news = True
+    def _notice(self, payload: str) -> None:
+        if self._tenants is not None:
+            self._tenants.notice(payload)
+        elif payload in ("", wake_key(self._tenant, "")):
+            self._lane.has_news = True
+        else:
+            return
         self._wake.set()
+
+    def _wake_webhooks(self, tenant: str | None) -> None:
+        if self._webhooks is not None:
+            self._webhooks.wake(tenant)
 
     def _turn(self) -> bool:
         """Do the work that is due, and return whether the worker goes on."""
-        steps: tuple[Callable[[], None], ...] = (
-            self._end_reported,
-            self._notify_of_ends,
-            self._tend,
-            self._tend_left,
-            self._stop_due,
-            *self._sweeps.all,
-            self._claim,
-        )
-        for step in steps:
-            try:
-                step()
-            except PGStateError as error:
-                self._failed_at = time.monotonic()
-                if is_locked(error):
-                    # The work is tried again. Other work does not wait for it.
-                    continue
-                log.warning("the queue is not available: %s", error)
-                # Most stops do not need the database.
-                with suppress(PGStateError):
-                    self._stop_due()
-                break
+        duties = self._duties
+        if duties.is_draining and not self._is_drain_logged:
+            number = sum(len(lane.executions) for lane in duties.lanes.values())
+            log.info("worker %s drains; runs to stop: %d", short_holder(self.worker_id), number)
+            self._is_drain_logged = True
+        if self._tenants is not None:
+            claimed_all = self._tenants.turn()
+        else:
+            claimed_all = self._lane.turn() and self._lane.claim(duties.room) and self._lane.claimed_all
         now = time.monotonic()
-        is_busy = bool(self._executions or self._ender.reported or self._left_runs)
-        if self._draining_since < float("inf"):
+        is_busy = any(lane.is_busy for lane in [*duties.lanes.values()])
+        if duties.is_draining:
             # By then all leases of the worker have expired.
-            return is_busy and now < self._draining_since + self._settings.drain_timeout + self._settings.lease_ttl
-        return is_busy or not (self._is_once and self._claimed_all)
+            return is_busy and now < duties.draining_since + self._settings.drain_timeout + self._settings.lease_ttl
+        return is_busy or not (self._is_once and claimed_all)
 
     def _pause(self) -> float:
         """Return the seconds until some work is due."""
         now = time.monotonic()
-        due = [self._sweeps.due_at, self._claimer.due_at, self._left_runs.due_at]
-        if self._executions:
-            due.append(self._tended_at + self._tend_seconds)
-            due += [self._due_at(one) for one in self._executions.values()]
+        if self._tenants is not None:
+            due, failed_at = self._tenants.due_at, self._tenants.failed_at
+        else:
+            due, failed_at = self._lane.due_at, self._lane.failed_at
         # Work that has failed stays due.
-        first = max(min(due), self._failed_at + min(self._settings.poll, _RETRY_SECONDS))
+        first = max(due, failed_at + min(self._settings.poll, _RETRY_SECONDS))
         return min(max(0.0, first - now), self._settings.poll)
-
-    def _due_at(self, execution: RunExecution) -> float:
-        """Return when to stop an execution next, or when to stop waiting for its end."""
-        if execution.is_reported:
-            until = execution.stopped_or_reported_at + self._settings.drain_timeout
-            return until if until > time.monotonic() else float("inf")
-        return min(execution.due_at, execution.superstep_due_at, self._forced_after(execution))
-
-    @property
-    def _tend_seconds(self) -> float:
-        return min(self._settings.lease_ttl / 4, _TEND_SECONDS)
-
-    def _end_reported(self) -> None:
-        self._ender.end_reported(self._database)
-
-    def _notify_of_ends(self) -> None:
-        self._ender.notify(self._database)
-
-    def _note_end(self, execution: RunExecution) -> None:
-        """Forget a run that has ended in the queue or was requeued."""
-        if execution.stream is not None:
-            execution.stream.close()
-        execution.refuse_writes()
-        self._executions.pop(execution.key, None)
-        self._claimer.ended(execution.claimed)
-        if self._webhooks is not None and execution.claimed.options.get("webhook"):
-            self._webhooks.wake()
-
-    def _leave_to_sweep(self, execution: RunExecution) -> None:
-        """Stop renewing the lease of a run. A sweep of expired leases requeues the run and counts a crash."""
-        execution.refuse_writes()
-        self._executions.pop(execution.key, None)
-        self._left.add(execution.key)
-
-    def _tend(self) -> None:
-        """Renew leases, and find the runs that were lost or must be cancelled."""
-        now = time.monotonic()
-        has_news, self._has_news = self._has_news, False
-        if now < self._tended_at + (0.1 if has_news and self._executions else self._tend_seconds):
-            self._has_news = has_news and bool(self._executions)
-            return
-        keys = [*self._executions]
-        ttl = self._settings.lease_ttl
-        asked_at, tended = self._database.run(timed, tending.tend, self._queries, self.worker_id, keys, ttl)
-        self._tended_at = time.monotonic()
-        for key in tended.renewed:
-            self._executions[key].held.confirm(asked_at, ttl)
-        for key in keys:
-            if key not in tended.still:
-                self._ask(self._executions[key], "lost")
-            elif (how := tended.cancels.get(key)) is not None:
-                self._ask(self._executions[key], how)  # type: ignore[arg-type]
-        self._left &= tended.unknown
-        for key in tended.unknown - self._left:
-            # The response to a claim was lost.
-            self._database.run(ending.give_back, self._queries, key)
-        if self._draining_since == float("inf") and self._database.run(
-            tending.is_drain_asked, self._queries, self.worker_id
-        ):
-            self.drain()
-
-    def _tend_left(self) -> None:
-        self._left_runs.tend(self._database)
-
-    def _stop_due(self) -> None:
-        """Stop runs that exceed their timeouts, and, while the worker drains, all runs."""
-        now = time.monotonic()
-        is_draining = self._draining_since < float("inf")
-        if is_draining and not self._is_drain_logged:
-            log.info("worker %s drains; runs to stop: %d", short_holder(self.worker_id), len(self._executions))
-            self._is_drain_logged = True
-        for execution in [*self._executions.values()]:
-            if is_draining:
-                self._ask(execution, "drain")
-            if now >= execution.due_at:
-                self._ask(execution, "timeout")
-            if now >= execution.superstep_due_at:
-                self._ask(execution, "superstep_timeout")
-            is_waited_for = execution.refuses_writes or not execution.is_reported
-            if is_waited_for and now >= self._forced_after(execution):
-                self._cancel(execution)
-
-    def _ask(self, execution: RunExecution, stop: Stop) -> None:
-        """Ask an execution to stop. Cancel it at once if waiting for a superstep boundary is useless."""
-        if not execution.ask(stop, time.monotonic()):
-            return
-        if stop == "lost":
-            log.warning("run %s of thread %s was lost", execution.key.run_id, execution.key.thread_id)
-            self._leave_to_sweep(execution)
-        if stop != "drain" and not execution.is_forced and self._interrupt(execution):
-            execution.forced_at = time.monotonic()
-
-    def _forced_after(self, execution: RunExecution) -> float:
-        if execution.is_forced:
-            return execution.forced_at + _STUCK_SECONDS
-        if execution.stop in ("timeout", "superstep_timeout") or (execution.stop == "drain" and self._is_forced):
-            return execution.stopped_at
-        return execution.stopped_at + self._settings.drain_timeout
-
-    def _cancel(self, execution: RunExecution) -> None:
-        """Cancel an execution. If it cannot be cancelled, end its run at once and store nothing of its later work."""
-        if not execution.is_forced:
-            execution.forced_at = time.monotonic()
-            if self._interrupt(execution):
-                return
-        log.warning(
-            "run %s of thread %s did not stop; what it still does is not stored",
-            execution.key.run_id,
-            execution.key.thread_id,
-        )
-        execution.refuse_writes()
-        if not self._ender.try_to_end(self._database, execution, run_outcome(execution, asyncio.CancelledError())):
-            self._failed_at = time.monotonic()
-
-    def _claim(self) -> None:
-        """Claim as many runs as there is room for. Claim a run that must be alone only if no other run executes."""
-        self._claimed_all = False
-        try:
-            self._claim_runs()
-        finally:
-            if not self._executions:
-                ISOLATION.leave(self)
-
-    def _claim_runs(self) -> None:
-        if not self._executions:
-            ISOLATION.leave(self)
-        if self._draining_since < float("inf") or any(one.claimed.is_suspect for one in self._executions.values()):
-            return
-        if self._claim_alone() or not ISOLATION.enter(self):
-            return
-        for queue in self._settings.queues:
-            limit = self._settings.concurrency - len(self._executions)
-            if limit <= 0:
-                return
-            self._start(self._claimer.claim(self._database, queue, limit))
-        self._claimed_all = not self._executions and self._claimer.due_at == float("inf")
-
-    def _claim_alone(self) -> bool:
-        """Claim a run that must be alone, if this worker is chosen. Return whether it must claim no other run.
-
-        A chosen worker claims no run until its other runs have ended.
-        """
-        for queue in filter(self._claimer.may_have_suspects, self._settings.queues):
-            if not self._claimer.is_chosen(self._database, queue):
-                continue
-            if self._executions or self._left_runs or not ISOLATION.enter_alone(self):
-                return True
-            self._start(self._claimer.claim(self._database, queue, 1, suspects=True))
-            if self._executions:
-                return True
-            ISOLATION.leave(self)
-        return False
-
-    def _start(self, claimed: Sequence[ClaimedRun]) -> None:
-        """Execute claimed runs."""
-        taken = [self._take(one) for one in claimed]
-        if begun := [execution for execution in taken if execution.claimed.cancel is None]:
-            self._begin(begun)
-
-    def _take(self, claimed: ClaimedRun) -> RunExecution:
-        """Register a claimed run. A run that must be cancelled is reported at once and does not begin."""
-        asked_at = self._claimer.asked_at
-        until = confirmed_end(asked_at, self._settings.lease_ttl)
-        is_new = claimed.head_id is None
-        held = HeldLease(claimed.lease, until, is_read_first=True, asked_at=asked_at, is_of_new_thread=is_new)
-        execution = RunExecution(claimed, held)
-        self._executions[claimed.key] = execution
-        if claimed.timeout_at is not None:
-            left = (claimed.timeout_at - claimed.lease.acquired_at).total_seconds()
-            execution.deadline = time.monotonic() + left
-        if claimed.cancel is not None:
-            execution.ask(claimed.cancel, time.monotonic())  # type: ignore[arg-type]
-            self.report(execution, run_outcome(execution, asyncio.CancelledError()))
-        elif claimed.attempt > 1:
-            key = claimed.key
-            log.info("resumes run %s of thread %s (attempt %d)", key.run_id, key.thread_id, claimed.attempt)
-        return execution

@@ -126,6 +126,7 @@ class RunExecution:
     Attributes:
         claimed: The run.
         held: Its lease.
+        tenant: Its tenant; `None` if tenants are not kept apart.
         deadline: When the run exceeds its timeout, by the monotonic clock.
         control: Asks the graph to stop at the next superstep boundary.
         supersteps: Measures the supersteps if they have a limit and LangGraph does not measure them.
@@ -143,6 +144,7 @@ class RunExecution:
 
     claimed: ClaimedRun
     held: HeldLease
+    tenant: str | None = None
     deadline: float = float("inf")
     control: RunControl = field(default_factory=RunControl)
     supersteps: SuperstepClock | None = None
@@ -288,6 +290,7 @@ class GraphExecutor:
         codec: Reads requests.
         repair: Changes the input of a new run; `None` to leave it unchanged.
         writer: Stores events.
+        enter: Called in the context in which a run is executed.
 
     Raises:
         ConfigurationError: If a graph was compiled with another checkpointer.
@@ -302,8 +305,9 @@ class GraphExecutor:
         codec: ValueCodec,
         repair: Repair | None,
         writer: StreamWriter,
+        enter: Callable[[], object],
     ) -> None:
-        self._writer = writer
+        self._writer, self._enter = writer, enter
         self._saver, self._own_saver, self._sources = saver, own_saver, sources
         self._record, self._codec, self._repair = record, codec, repair
         self._prepared = {
@@ -333,6 +337,7 @@ class GraphExecutor:
     @contextmanager
     def _hold(self, execution: RunExecution) -> Iterator[None]:
         claimed = execution.claimed
+        self._enter()
         enqueued_run.set((claimed.thread_id, claimed.run_id))
         attempt_is_lost.set(lambda: execution.held.is_lost)
         try:

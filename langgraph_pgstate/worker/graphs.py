@@ -137,6 +137,21 @@ class GraphSource:
         return found
 
     @property
+    def stores(self) -> list[BaseStore]:
+        """The stores of its graph, and that of graphs that have none."""
+        given = [self._store, None if self.graph is None else self.graph.store]
+        return [store for store in given if store is not None]
+
+    def with_stores(self, store_of: Callable[[BaseStore], BaseStore]) -> GraphSource:
+        """Return this source with other stores in place of its own."""
+        found = copy.copy(self)
+        if self._store is not None:
+            found._store = store_of(self._store)
+        if self.graph is not None and self.graph.store is not None:
+            found.graph = self.graph.copy({"store": store_of(self.graph.store)})
+        return found
+
+    @property
     def is_factory(self) -> bool:
         """Whether the graph is made for each call."""
         return self._make is not None

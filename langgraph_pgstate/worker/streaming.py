@@ -31,7 +31,7 @@ from langgraph_pgstate.runs import streams
 from langgraph_pgstate.runs.inputs import RunInput, modes_of
 from langgraph_pgstate.runs.types import ClaimedRun, EventBatch, RunKey
 from langgraph_pgstate.schema.queries import Queries, Statement
-from langgraph_pgstate.schema.tenancy import open_database
+from langgraph_pgstate.schema.tenancy import of_tenant, open_database
 
 # Least seconds between two commits of a worker.
 _INTERVAL: Final = 0.05
@@ -292,6 +292,18 @@ class StreamWriter:
         self._lock = threading.Lock()
         self._streams: dict[str, RunStream] = {}
         self._thread: threading.Thread | None = None
+        # Whose thread stores the events, and the writers whose events its own thread stores.
+        self._owner: StreamWriter = self
+        self._members: set[StreamWriter] = {self}
+        self._database: tuple[Database, Database] | None = None
+
+    def for_tenant(self, tenant: str) -> StreamWriter:
+        """Return a writer for the runs of a tenant, which shares the thread and the connection of this one."""
+        made = StreamWriter(self._dsn, tenant, self._prepare_threshold, self._queries, self._codec)
+        made._owner, made._wake, made._members = self, self._wake, set()
+        with self._lock:
+            self._members = {*self._members, made}
+        return made
 
     def open(self, claimed: ClaimedRun, request: RunInput) -> RunStream:
         """Return the stream of a run that is about to execute.
@@ -309,16 +321,29 @@ class StreamWriter:
                 stream.close()
                 return stream
             self._streams[claimed.thread_id] = stream
-            if self._thread is None:
-                thread = threading.Thread(target=self._work, name="pgstate-streams", daemon=True)
-                thread.start()
-                self._thread = thread
+        self._owner.start()
         # The first event may have woken the thread before the stream was registered.
         self._wake.set()
         return stream
 
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="pgstate-streams", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def forget(self, member: StreamWriter) -> None:
+        """Store no more events of a writer that shares this thread."""
+        with self._lock:
+            self._members = self._members - {member}
+
     def close(self) -> None:
-        """Stop the thread. Call it when no run executes any more."""
+        """Stop the thread, if it is its own. Call it when no run executes any more."""
+        if self._owner is not self:
+            self._owner.forget(self)
+            return
         self._closed.set()
         self._wake.set()
         if self._thread is not None:
@@ -360,19 +385,42 @@ class StreamWriter:
                 with open_database(self._dsn, self._queries, self._tenant, self._keys, **options) as database:
                     began_at = time.monotonic()
                     while not self._closed.is_set():
-                        if not self._wake.is_set() and self._wake.wait(_CHECKPOINT_SECONDS if self._streams else None):
+                        if not self._wake.is_set() and self._wake.wait(self._wait_seconds):
                             # A run that ends soon stores its events with its end.
                             began_at = time.monotonic()
                         self._closed.wait(max(0.0, began_at + _INTERVAL - time.monotonic()))
                         began_at = time.monotonic()
                         self._wake.clear()
-                        self._write(database)
+                        self._write_all(database)
             except PGStateError as error:
                 _log.warning("events of runs cannot be stored yet: %s", error)
                 self._closed.wait(_RETRY_SECONDS)
             except Exception:
                 _log.exception("events of runs cannot be stored yet")
                 self._closed.wait(_RETRY_SECONDS)
+
+    @property
+    def _wait_seconds(self) -> float | None:
+        return _CHECKPOINT_SECONDS if any(one._streams for one in self._members) else None
+
+    def _write_all(self, database: Database) -> None:
+        """Store the events of all writers. Those that fail do not keep the others from it."""
+        failed: BaseException | None = None
+        for one in self._members:
+            try:
+                one._write(one._of(database))
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _of(self, database: Database) -> Database:
+        """Return the database of this writer's tenant over a connection."""
+        if self._owner is self:
+            return database
+        if self._database is None or self._database[0] is not database:
+            self._database = database, of_tenant(database, self._tenant, self._queries)
+        return self._database[1]
 
     def _write(self, database: Database) -> None:
         with self._lock:

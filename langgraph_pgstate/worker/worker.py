@@ -17,9 +17,10 @@ from langgraph_pgstate.record.projections import check_projectable_in
 from langgraph_pgstate.runs.options import WorkerOptions
 from langgraph_pgstate.state import core_of
 from langgraph_pgstate.worker.control import Control
-from langgraph_pgstate.worker.executing import GraphExecutor, RunExecution, run_outcome
+from langgraph_pgstate.worker.executing import RunExecution, run_outcome
 from langgraph_pgstate.worker.followers import check_followers
 from langgraph_pgstate.worker.graphs import graph_sources
+from langgraph_pgstate.worker.parts import Part, Parts
 from langgraph_pgstate.worker.resuming import repair_tool_calls
 from langgraph_pgstate.worker.settings import WorkerSettings
 from langgraph_pgstate.worker.streaming import StreamWriter
@@ -49,10 +50,11 @@ class _Worker:
         database = core.database
         connecting = database.dsn, database.tenant, database.prepare_threshold, core.queries
         self._writer = StreamWriter(*connecting, core.codec, database.keys)
-        self._saver = state.saver.leased(settings.lease_ttl, self._writer)
-        self._executor = GraphExecutor(
-            self._saver, state.saver, sources, state.record, core.codec, repair, self._writer
-        )
+        self._all = Parts(state, sources, settings, repair, self._writer)
+        self._saver = self._all.own.saver
+        self._tenant, self._lock = database.tenant, threading.Lock()
+        # Those of tenants, of whom the worker serves several.
+        self._parts: dict[str, Part] = {}
         self._memory: Any = state.memory if core.memory.get("index") else None
         self._signals = 0
         self._last_signal: int | None = None
@@ -63,6 +65,8 @@ class _Worker:
             state.recorder().settings,
             self._begin,
             self._interrupt,
+            self._all.check_tenants,
+            self._forget,
             core.codec,
             state.webhooks.settings,
             adopts=options.get("adopt", False),
@@ -110,6 +114,38 @@ class _Worker:
     def _reindex(self) -> None:
         raise NotImplementedError
 
+    def _memories(self) -> list[Any]:
+        """Return the memories to embed: those of tenants that are being served, or that of the state."""
+        with self._lock:
+            parts = [*self._parts.values()]
+        return [part.state.memory for part in parts] if self._control.serves_tenants else [self._memory]
+
+    def _part_of(self, execution: RunExecution) -> Part:
+        """Return what a run is executed with."""
+        tenant = execution.tenant
+        if tenant is None or tenant == self._tenant:
+            return self._all.own
+        with self._lock:
+            found = self._parts.get(tenant)
+            if found is None:
+                found = self._parts[tenant] = self._all.open(tenant)
+            return found
+
+    def _failed(self, execution: RunExecution, error: BaseException) -> None:
+        """Report a run that cannot be executed."""
+        execution.has_raised = True
+        self._control.report(execution, run_outcome(execution, error))
+
+    def _forget(self, tenant: str) -> None:
+        """Close the part of a tenant that has no runs."""
+        with self._lock:
+            part = self._parts.pop(tenant, None)
+        if part is not None:
+            self._close_part(part)
+
+    def _close_part(self, part: Part) -> None:
+        raise NotImplementedError
+
     def _begin(self, executions: Sequence[RunExecution]) -> None:
         raise NotImplementedError
 
@@ -140,6 +176,7 @@ class Worker(_Worker):
     """
 
     def __init__(self, state: PGState, graphs: Mapping[str, Any], **options: Unpack[WorkerOptions]) -> None:
+        self._closing: list[threading.Thread] = []
         self._prepare(state, graphs, options)
 
     def __enter__(self) -> Self:
@@ -181,6 +218,10 @@ class Worker(_Worker):
     def close(self) -> None:
         """Drain and stop. Safe to repeat."""
         self.drain()
+        for tenant in [*self._parts]:
+            self._forget(tenant)
+        for thread in self._closing:
+            thread.join()
         self._writer.close()
         self._saver.lease_manager.close()
 
@@ -208,10 +249,22 @@ class Worker(_Worker):
         return False
 
     def _reindex(self) -> None:
-        self._memory.reindex()
+        for memory in self._memories():
+            memory.reindex()
+
+    def _close_part(self, part: Part) -> None:
+        # Not in the control thread, which renews leases.
+        thread = threading.Thread(target=part.close, name="pgstate-close", daemon=True)
+        thread.start()
+        self._closing = [*(one for one in self._closing if one.is_alive()), thread]
 
     def _work(self, execution: RunExecution) -> None:
-        self._control.report(execution, self._executor.execute(execution))
+        try:
+            executor = self._part_of(execution).executor
+        except Exception as error:
+            self._failed(execution, error)
+            return
+        self._control.report(execution, executor.execute(execution))
 
 
 class AsyncWorker(_Worker):
@@ -224,6 +277,7 @@ class AsyncWorker(_Worker):
     def __init__(self, state: AsyncPGState, graphs: Mapping[str, Any], **options: Unpack[WorkerOptions]) -> None:
         self._prepare(state, graphs, options)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -256,6 +310,11 @@ class AsyncWorker(_Worker):
     async def close(self) -> None:
         """Async twin of `Worker.close`."""
         await self.drain()
+        for tenant in [*self._parts]:
+            self._forget(tenant)
+        # Let tasks begin that were scheduled from another thread.
+        await asyncio.sleep(0)
+        await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.to_thread(self._writer.close)
         await self._saver.lease_manager.close()
 
@@ -290,7 +349,17 @@ class AsyncWorker(_Worker):
         return True
 
     def _reindex(self) -> None:
-        self._memory.wait(self._memory.reindex(), "reindex")
+        for memory in self._memories():
+            memory.wait(memory.reindex(), "reindex")
+
+    def _close_part(self, part: Part) -> None:
+        with suppress(RuntimeError):
+            self._on_loop(self._create_closing, part)
+
+    def _create_closing(self, part: Part) -> None:
+        task = asyncio.get_running_loop().create_task(part.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def _on_loop(self, call: Any, argument: Any) -> None:
         assert self._loop is not None
@@ -306,4 +375,9 @@ class AsyncWorker(_Worker):
             execution.task.cancel()
 
     async def _work(self, execution: RunExecution) -> None:
-        self._control.report(execution, await self._executor.aexecute(execution))
+        try:
+            executor = self._part_of(execution).executor
+        except Exception as error:
+            self._failed(execution, error)
+            return
+        self._control.report(execution, await executor.aexecute(execution))

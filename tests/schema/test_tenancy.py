@@ -530,8 +530,6 @@ def test_a_transaction_that_names_no_tenant_is_refused(walled: Walled, names: tu
         ):
             with pytest.raises(TenantError, match="keep tenants apart"):
                 call()
-        with pytest.raises(TenantError, match="a worker works for one"), Worker(state, {"agent": loop_graph(1)}):
-            pass
     assert walled.rows("SELECT count(*) FROM {}.threads WHERE thread_id = 'nobodys'") == [(0,)]
 
 

@@ -122,6 +122,24 @@ async def test_pages_show_what_is_kept_of_the_own_tenant_alone(walled: Walled, t
                 assert (await browser.get(f"/ui/{path}")).status_code == 404
 
 
+async def test_the_server_runs_its_own_worker_for_all_tenants(walled: Walled) -> None:
+    async with AsyncPGState.open(walled.app, schema=walled.schema, pool=3) as state:
+        app = create_app(state, {"chat": chat()}, auth=people(), worker={"poll": 0.05})
+        async with app.lifespan():
+            eve, bob = (sdk(app, {"authorization": name}) for name in ("eve", "bob"))
+            async with eve as hers, bob as his:
+                thread = "7a5f2d0e-0000-4000-8000-000000000003"
+                for client in (hers, his):
+                    await client.threads.create(thread_id=thread)
+                found = await hers.runs.wait(thread, "chat", input=HELLO)
+                assert found["messages"]
+                assert (await his.threads.get_state(thread))["values"] in ([], {})
+                assert await his.runs.list(thread) == []
+                streamed = [part.event async for part in his.runs.stream(thread, "chat", input=HELLO)]
+                assert "values" in streamed
+                assert len(await hers.runs.list(thread)) == 1
+
+
 def crowd() -> Any:
     """A user of a tenant for each name."""
     auth = Auth()
@@ -259,7 +277,6 @@ async def test_the_server_refuses_what_tenants_would_share(walled: Walled) -> No
         for options, reason in (
             ({"worker": False}, "needs an auth"),
             ({"worker": False, "auth": people(), "store": InMemoryStore()}, "leave store out"),
-            ({"auth": people()}, "needs worker=False"),
         ):
             app = create_app(state, {"chat": chat()}, **options)  # type: ignore[arg-type]
             with pytest.raises(TenantError, match=reason):

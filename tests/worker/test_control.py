@@ -100,7 +100,7 @@ def test_failures_are_logged_with_their_tracebacks_and_a_drain_with_what_it_give
                 failed.wait(GUARD_SECONDS)
             given_back = state.runs.enqueue("waiting", {"count": 0}, thread_id="u")
             assert begun.wait(GUARD_SECONDS)
-            executions = worker._control._executions
+            executions = worker._control._lane.executions
             asked = lambda: any(one.stop == "drain" for one in [*executions.values()])  # noqa: E731
             threading.Thread(target=lambda: (wait_until(asked, "the drain"), gate.set())).start()
         assert given_back.status() == "pending"

@@ -16,6 +16,7 @@ from support import GUARD_SECONDS, loop_graph, wait_until
 from langgraph_pgstate import PGState, Worker
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.runs import ending
+from langgraph_pgstate.worker.ending import Ender
 
 
 @contextmanager
@@ -39,20 +40,19 @@ def counted_ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, in
     yield calls
 
 
-def end_after(worker: Any, monkeypatch: pytest.MonkeyPatch, can_end: Callable[[int], bool]) -> None:
-    """Have a worker end no runs until a number of reported ones may be ended."""
-    ender = worker._control._ender
-    end_reported = ender.end_reported
+def end_after(monkeypatch: pytest.MonkeyPatch, can_end: Callable[[int], bool]) -> None:
+    """Have workers end no runs until a number of reported ones may be ended."""
+    end_reported = Ender.end_reported
 
-    def end(database: Database) -> None:
+    def end(ender: Ender, database: Database) -> None:
         # None of them: those that come now are ended in the next turn.
         if number := ender.reported:
             while not can_end(number):
                 time.sleep(0.01)
                 number = ender.reported
-            end_reported(database)
+            end_reported(ender, database)
 
-    monkeypatch.setattr(ender, "end_reported", end)
+    monkeypatch.setattr(Ender, "end_reported", end)
 
 
 def test_runs_that_have_ended_meanwhile_are_ended_in_one_transaction(
@@ -62,10 +62,10 @@ def test_runs_that_have_ended_meanwhile_are_ended_in_one_transaction(
     graphs = {"agent": loop_graph(1, lambda count: barrier.wait(GUARD_SECONDS) and None)}
     with (
         PGState.open(dsn, schema=schema) as state,
-        Worker(state, graphs, concurrency=8) as worker,
+        Worker(state, graphs, concurrency=8),
         counted_ends(monkeypatch) as calls,
     ):
-        end_after(worker, monkeypatch, lambda number: number == 8)
+        end_after(monkeypatch, lambda number: number == 8)
         runs = state.runs.enqueue_batch([{"graph": "agent", "input": {"count": 0}}] * 8)
         for run in runs:
             assert run.wait(GUARD_SECONDS)["count"] == 1
@@ -79,11 +79,11 @@ def test_runs_that_end_together_let_the_next_of_their_keys_begin_at_once(
     graphs = {"agent": loop_graph(1, lambda count: barrier.wait(GUARD_SECONDS) and None)}
     with (
         PGState.open(dsn, schema=schema) as state,
-        Worker(state, graphs, concurrency=4, poll=30) as worker,
+        Worker(state, graphs, concurrency=4, poll=30),
         counted_ends(monkeypatch) as calls,
     ):
         state.runs.limit("default", key="*", concurrency=1)
-        end_after(worker, monkeypatch, lambda number: number == 2)
+        end_after(monkeypatch, lambda number: number == 2)
         runs = state.runs.enqueue_batch(
             [{"graph": "agent", "input": {"count": 0}, "key": key} for _ in range(3) for key in ("a", "b")]
         )
@@ -101,10 +101,10 @@ def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
     with PGState.open(dsn, schema=schema) as state, counted_ends(monkeypatch) as calls, ExitStack() as stack:
         worker = Worker(state, graphs, concurrency=4)
         # The locked run is one of three.
-        end_after(worker, monkeypatch, lambda number: is_locked.is_set() and number in (1, 3))
+        end_after(monkeypatch, lambda number: is_locked.is_set() and number in (1, 3))
         stack.enter_context(worker)
         locked = state.runs.enqueue("alone", {"count": 0}, thread_id="t")
-        wait_until(lambda: bool(worker._control._ender.reported), "its outcome")
+        wait_until(lambda: bool(worker._control._lane.ender.reported), "its outcome")
         with psycopg.connect(dsn) as caller:
             caller.execute(f"SELECT 1 FROM {schema}.threads WHERE thread_id = 't' FOR UPDATE".encode())
             is_locked.set()

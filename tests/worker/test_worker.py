@@ -262,7 +262,7 @@ async def test_a_breakpoint_ends_a_run_and_no_input_goes_on(
 
 async def was_asked_to_stop(worker: Worker) -> None:
     """Wait until a worker has asked its run to stop."""
-    executions = worker._control._executions
+    executions = worker._control._lane.executions
     await asyncio.to_thread(wait_until, lambda: any(one.stop for one in [*executions.values()]), "the request to stop")
 
 

@@ -29,3 +29,15 @@ SELECT EXISTS (
         JOIN /*schema*/spans s ON s.pgstate_tenant = h.pgstate_tenant AND s.thread_id = h.thread_id
     WHERE s.started_at >= m.first_at AND s.started_at < m.last_at
 );
+
+-- name: may_list_tenants
+-- Return whether the role may list all tenants.
+SELECT EXISTS (
+    SELECT 1 FROM pg_catalog.pg_policy p CROSS JOIN LATERAL unnest(p.polroles) AS r (role)
+    WHERE p.polrelid = to_regclass(:tenants_table::text) AND p.polname = 'pgstate_workers' AND pg_has_role(r.role, 'USAGE')
+);
+
+-- name: find_work
+-- Return the work of some tenants.
+SELECT w.tenant, w.is_ready, w.seconds, w.webhook_seconds, w.worker_ids
+FROM /*schema*/find_work(:tenants::text[], :queues::text[], :graphs::text[], :adopts::boolean) AS w;

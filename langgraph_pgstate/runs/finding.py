@@ -1,0 +1,47 @@
+"""Which tenants have work in the queue, and when. It reads no content, and the walls between tenants hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.tenants import NO_TENANT
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.tenancy import tenant_queries
+
+
+class TenantWork(NamedTuple):
+    """The work of a tenant.
+
+    Attributes:
+        tenant: The tenant.
+        is_ready: Whether runs can be claimed, or wait for limits.
+        seconds: Seconds until other work of a worker is due: lost runs, delayed runs, schedules, default answers.
+        webhook_seconds: Seconds until a webhook is due.
+        worker_ids: The workers that run its runs.
+    """
+
+    tenant: str
+    is_ready: bool
+    seconds: float | None
+    webhook_seconds: float | None
+    worker_ids: Sequence[str]
+
+
+async def find_work(
+    db: Connection,
+    queries: Queries,
+    tenants: Sequence[str],
+    names: Sequence[str],
+    graphs: Sequence[str],
+    *,
+    adopts: bool = False,
+) -> list[TenantWork]:
+    """Return those of some tenants that have work in queues of some names, for some graphs. One statement.
+
+    Its one transaction names one tenant after the other.
+    """
+    db.tenant = NO_TENANT
+    parameters = {"tenants": [*tenants], "queues": [*names], "graphs": [*graphs], "adopts": adopts}
+    return [TenantWork(*row) for row in await db.fetch(tenant_queries(queries.schema).find_work, parameters)]

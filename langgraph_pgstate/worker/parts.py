@@ -1,0 +1,146 @@
+"""What a worker executes runs with: a state, a saver whose runs write under leases, and graphs, for each tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from langgraph_pgstate.errors import ConfigurationError, TenantError
+from langgraph_pgstate.memory.store import AsyncPGMemoryStore, PGMemoryStore
+from langgraph_pgstate.state import core_of, tenant_state
+from langgraph_pgstate.worker.executing import GraphExecutor
+from langgraph_pgstate.worker.graphs import GraphSource
+from langgraph_pgstate.worker.resuming import Repair
+from langgraph_pgstate.worker.settings import WorkerSettings
+from langgraph_pgstate.worker.streaming import StreamWriter
+
+if TYPE_CHECKING:
+    from langgraph.store.base import BaseStore
+
+    from langgraph_pgstate.state import AsyncPGState, PGState
+
+_state: ContextVar[Any] = ContextVar("pgstate_state_of_run", default=None)
+
+
+def run_state() -> Any:
+    """Return the state with which a worker executes the current run; in a worker of all tenants, that of its tenant.
+
+    For nodes and factories of graphs. The worker closes it.
+
+    Raises:
+        ConfigurationError: If no worker executes the caller.
+    """
+    found = _state.get()
+    if found is None:
+        raise ConfigurationError("run_state() must be called in a run that a worker executes")
+    return found
+
+
+class Part(NamedTuple):
+    """What runs are executed with.
+
+    Attributes:
+        state: The state.
+        saver: The saver whose runs write under leases.
+        executor: Executes runs.
+        writer: Stores events.
+        stores: Memories that the part has opened.
+    """
+
+    state: Any
+    saver: Any
+    executor: GraphExecutor
+    writer: StreamWriter
+    stores: tuple[Any, ...] = ()
+
+    def close(self) -> None:
+        """Close what belongs to a tenant."""
+        self.writer.close()
+        self.saver.lease_manager.close()
+        for store in self.stores:
+            store.close()
+        self.state.close()
+
+    async def aclose(self) -> None:
+        """Async twin of `close`."""
+        self.writer.close()
+        await self.saver.lease_manager.close()
+        for store in self.stores:
+            await store.close()
+        await self.state.close()
+
+
+class Parts:
+    """Makes the parts of a worker.
+
+    Args:
+        state: The worker's state.
+        sources: The graphs by name.
+        settings: The worker's settings.
+        repair: Changes the input of a new run; `None` to leave it unchanged.
+        writer: Stores events.
+
+    Raises:
+        ConfigurationError: If a graph was compiled with another checkpointer.
+    """
+
+    def __init__(
+        self,
+        state: PGState | AsyncPGState,
+        sources: Mapping[str, GraphSource],
+        settings: WorkerSettings,
+        repair: Repair | None,
+        writer: StreamWriter,
+    ) -> None:
+        self._state, self._sources, self._settings, self._repair = state, sources, settings, repair
+        self._writer = writer
+        self.own = self._make(state, sources, writer)
+
+    def check_tenants(self) -> None:
+        """Refuse graphs that tenants would share a store of.
+
+        Raises:
+            TenantError: If a graph has a store that is not the state's memory.
+        """
+        for name, source in self._sources.items():
+            if any(not self._is_own(store) for store in source.stores):
+                raise TenantError(
+                    f"the tables keep tenants apart, and the store of graph {name!r} does not: compile it without one, "
+                    "or with the state's memory"
+                )
+
+    def open(self, tenant: str) -> Part:
+        """Return a new part for the runs of a tenant."""
+        given: Any = self._state
+        state = tenant_state(given, tenant)
+        core = core_of(state)
+        stores: dict[int, Any] = {}
+
+        def store_of(given: BaseStore) -> BaseStore:
+            if not isinstance(given, AsyncPGMemoryStore | PGMemoryStore):
+                raise TenantError("a store of all tenants is none that keeps them apart")
+            database: Any = core.database
+            if id(given) not in stores:
+                stores[id(given)] = given.of_database(database, core.run_of)
+            found: BaseStore = stores[id(given)]
+            return found
+
+        sources = {name: source.with_stores(store_of) for name, source in self._sources.items()}
+        part = self._make(state, sources, self._writer.for_tenant(tenant))
+        return part._replace(stores=tuple(stores.values()))
+
+    def _is_own(self, store: Any) -> bool:
+        if not isinstance(store, AsyncPGMemoryStore | PGMemoryStore):
+            return False
+        runner: Any = store.runner
+        found: bool = runner.database.whole is core_of(self._state).database
+        return found
+
+    def _make(self, state: Any, sources: Mapping[str, GraphSource], writer: StreamWriter) -> Part:
+        saver = state.saver.leased(self._settings.lease_ttl, writer)
+        codec = core_of(state).codec
+        executor = GraphExecutor(
+            saver, self._state.saver, sources, state.record, codec, self._repair, writer, lambda: _state.set(state)
+        )
+        return Part(state, saver, executor, writer)

@@ -1,0 +1,292 @@
+"""The tenants that one worker serves in turns: which of them have work, and how they share its executions."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.tenants import wake_key
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.runs.finding import find_work
+from langgraph_pgstate.schema.tenancy import list_tenants, of_tenant
+from langgraph_pgstate.worker.lane import Duties, Lane
+
+ROTATION_SECONDS: float = 10.0
+"""Seconds in which the queues of all tenants are looked at once, but for more than 3,000: these take longer.
+
+Notifications and known times do not wait for it.
+"""
+# A look takes the server about 50 µs.
+_LOOKS_PER_SECOND: Final = 300.0
+# Most tenants whose queues are looked at in one turn, and most whose sweeps are done: leases must be renewed meanwhile.
+_MOST_LOOKS: Final = 500
+_MOST_SWEEPS: Final = 10
+# Seconds until work of a tenant that is still due is looked at again.
+_REST_SECONDS: Final = 2.0
+# Seconds for which a lane without runs stays open, and how many such lanes do.
+_IDLE_SECONDS: Final = 10.0
+_MOST_IDLE: Final = 50
+# Seconds between two readings of the tenants' names because one was not known.
+_LIST_SECONDS: Final = 0.5
+# Seconds until a claim is tried again that found less than it asked for, because others claimed or runs must wait.
+_SOON_SECONDS: Final = 0.02
+
+# Seconds after which a failure is that of the database and not of one tenant.
+_SLOW_SECONDS: Final = 0.5
+
+log = logging.getLogger("langgraph_pgstate.worker")
+
+
+class TenantLanes:
+    """The lanes of a worker that serves all tenants. Only tenants with work have one.
+
+    Tenants with waiting runs take turns. Each gets its share of the free executions, and is then the last. So a tenant
+    with a single run waits for no more than one turn of each other.
+
+    Args:
+        duties: What the lanes share.
+        database: The database without a tenant.
+        names: The tenants.
+        forget: Called with a tenant whose lane is closed. Must not block.
+
+    Attributes:
+        failed_at: When the database was last not available, by the monotonic clock.
+        wake_webhooks: Called with a tenant that has webhooks to deliver.
+    """
+
+    def __init__(self, duties: Duties, database: Database, names: Sequence[str], forget: Callable[[str], None]) -> None:
+        self._duties, self._database, self._forget = duties, database, forget
+        self.failed_at = float("-inf")
+        self.wake_webhooks: Callable[[str], None] = lambda _: None
+        self._by_key = {wake_key(name, ""): name for name in names}
+        self._listed_at = time.monotonic()
+        # Keys of notifications that were not read yet.
+        self._notices: deque[str] = deque()
+        # The rest of the rotation.
+        self._waiting = deque(names)
+        self._looked_at = time.monotonic()
+        self._has_seen_all = False
+        # Tenants that may have runs to claim, the next one first, and those with sweeps that are due.
+        self._hungry: OrderedDict[str, None] = OrderedDict()
+        self._sweeping: OrderedDict[str, None] = OrderedDict()
+        # When to look at a tenant next, besides the rotation.
+        self._times: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+        self._claimed_at: dict[str, float] = {}
+        self._idle_since: OrderedDict[str, float] = OrderedDict()
+
+    def notice(self, key: str) -> None:
+        """Look at a tenant in the next turn. Any thread may call it."""
+        self._notices.append(key)
+
+    @property
+    def due_at(self) -> float:
+        """Time at which some work is due, by the monotonic clock."""
+        if not self._has_seen_all or self._sweeping:
+            return time.monotonic()
+        lanes = [lane.due_at for lane in self._duties.lanes.values() if lane.is_busy]
+        return min([*lanes, *([self._heap[0][0]] if self._heap else ())], default=float("inf"))
+
+    def turn(self) -> bool:
+        """Do the work that is due in all lanes. Return whether no tenant is known to have runs to claim."""
+        try:
+            is_available = self._turn_lanes()
+            if is_available and not self._duties.is_draining:
+                self._look()
+                self._sweep()
+                self._claim()
+            self._close_idle()
+        except PGStateError as error:
+            self.failed_at = time.monotonic()
+            log.warning("the queues of the tenants are not available: %s", error)
+            return False
+        soon = time.monotonic() + 10 * _SOON_SECONDS
+        is_soon = bool(self._heap) and self._heap[0][0] <= soon
+        return self._has_seen_all and not self._hungry and not self._sweeping and not is_soon
+
+    def _turn_lanes(self) -> bool:
+        """Do the work of lanes with runs, and return whether the database was available."""
+        lanes, is_available = [*self._duties.lanes.values()], True
+        for lane in lanes:
+            if not lane.is_busy:
+                continue
+            if not is_available:
+                # A call waits for the database as long as the one before.
+                lane.stop_due()
+                continue
+            before, began_at, tenant = len(lane.executions), time.monotonic(), str(lane.tenant)
+            if not lane.turn():
+                self.failed_at = lane.failed_at
+                is_available = time.monotonic() < began_at + _SLOW_SECONDS
+                # The others come first in the next turn.
+                self._duties.lanes[tenant] = self._duties.lanes.pop(tenant)
+            is_due = time.monotonic() >= self._claimed_at.get(tenant, 0.0) + self._duties.settings.poll
+            if is_due or len(lane.executions) < before:
+                # The next run of a thread may be ready.
+                self._hungry.setdefault(tenant)
+        return is_available
+
+    def _look(self) -> None:
+        """Find the tenants with work among those that were noticed, whose time has come, or whose turn it is."""
+        now, found = time.monotonic(), dict[str, None]()
+        self._read_notices(now, found)
+        while self._heap and self._heap[0][0] <= now:
+            due_at, name = heapq.heappop(self._heap)
+            if self._times.get(name) == due_at:
+                del self._times[name]
+                found.setdefault(name)
+        rate = min(len(self._by_key) / ROTATION_SECONDS, _LOOKS_PER_SECOND)
+        share = (now - self._looked_at) * rate
+        number = _MOST_LOOKS if not self._has_seen_all else min(_MOST_LOOKS, math.floor(share))
+        if number:
+            self._looked_at = now
+        while self._waiting and number > 0:
+            found.setdefault(self._waiting.popleft())
+            number -= 1
+        if not self._waiting:
+            self._has_seen_all = True
+            if now >= self._listed_at + ROTATION_SECONDS:
+                self._list()
+                self._waiting.extend(self._by_key.values())
+        self._look_at(found)
+
+    def _read_notices(self, now: float, found: dict[str, None]) -> None:
+        unknown: set[str] = set()
+        while self._notices:
+            key = self._notices.popleft()
+            name = self._by_key.get(key)
+            if name is None:
+                unknown.add(key)
+                continue
+            lane = self._duties.lanes.get(name)
+            if lane is None:
+                found.setdefault(name)
+            else:
+                lane.has_news = True
+                self._hungry.setdefault(name)
+        if not unknown:
+            return
+        if now < self._listed_at + _LIST_SECONDS:
+            self._notices.extend(unknown)
+            return
+        self._list()
+        for key in unknown & self._by_key.keys():
+            found.setdefault(self._by_key[key])
+
+    def _list(self) -> None:
+        names = self._database.run(list_tenants, self._duties.queries)
+        self._listed_at = time.monotonic()
+        for name in names:
+            self._by_key.setdefault(wake_key(name, ""), name)
+
+    def _look_at(self, names: Iterable[str]) -> None:
+        """Ask which tenants have work now, and when others will have some."""
+        duties, asked = self._duties, [*names]
+        for begin in range(0, len(asked), _MOST_LOOKS):
+            page = asked[begin : begin + _MOST_LOOKS]
+            works = self._database.run(
+                find_work, duties.queries, page, duties.settings.queues, duties.graphs, adopts=duties.adopts
+            )
+            for work in works:
+                now = time.monotonic()
+                if work.is_ready:
+                    self._hungry.setdefault(work.tenant)
+                if work.seconds is not None or work.worker_ids:
+                    is_due = (work.seconds is not None and work.seconds <= 0) or any(
+                        map(is_known_dead, work.worker_ids)
+                    )
+                    if is_due:
+                        self._sweeping.setdefault(work.tenant)
+                    if work.seconds is not None:
+                        self._look_again(work.tenant, now + max(work.seconds, _REST_SECONDS if is_due else 0.0))
+                if work.webhook_seconds is not None:
+                    if work.webhook_seconds <= 0:
+                        self.wake_webhooks(work.tenant)
+                    self._look_again(work.tenant, now + max(work.webhook_seconds, _REST_SECONDS))
+
+    def _look_again(self, tenant: str, at: float) -> None:
+        if at < self._times.get(tenant, float("inf")):
+            self._times[tenant] = at
+            heapq.heappush(self._heap, (at, tenant))
+
+    def _lane_of(self, tenant: str) -> Lane:
+        """Return the open lane of a tenant."""
+        lane = self._duties.lanes.get(tenant)
+        if lane is None:
+            lane = Lane(self._duties, of_tenant(self._database, tenant, self._duties.queries))
+            lane.open()
+            self._duties.lanes[tenant] = lane
+        return lane
+
+    def _sweep(self) -> None:
+        """Do the sweeps of some tenants, which may make runs ready."""
+        for _ in range(min(len(self._sweeping), _MOST_SWEEPS)):
+            tenant, _ = self._sweeping.popitem(last=False)
+            lane = self._lane_of(tenant)
+            if not lane.is_busy and not lane.turn():
+                self.failed_at = lane.failed_at
+                self._sweeping.setdefault(tenant)
+                return
+            self._hungry.setdefault(tenant)
+
+    def _claim(self) -> None:
+        """Claim runs of the tenants in turns, as long as there is room."""
+        duties = self._duties
+        if duties.alone is not None:
+            # Its run must be alone, and no other tenant begins one before.
+            duties.alone.claim(duties.room)
+            if duties.alone is not None:
+                return
+        while self._hungry and (room := duties.room) > 0 and not duties.has_suspect and duties.alone is None:
+            tenant = next(iter(self._hungry))
+            # First, so that one that fails does not keep the others waiting.
+            self._hungry.move_to_end(tenant)
+            lane = self._lane_of(tenant)
+            if not lane.is_busy and not lane.turn():
+                self.failed_at = lane.failed_at
+                return
+            share = max(1, room // len(self._hungry))
+            before = len(lane.executions)
+            if not lane.claim(share):
+                self.failed_at = lane.failed_at
+                return
+            now = self._claimed_at[tenant] = time.monotonic()
+            if len(lane.executions) - before >= share:
+                continue
+            del self._hungry[tenant]
+            if lane.has_waiting:
+                self._look_again(tenant, now + duties.settings.poll)
+            elif not lane.claimed_all:
+                self._look_again(tenant, now + _SOON_SECONDS)
+
+    def _close_idle(self) -> None:
+        """Close the lanes that have had no run for some time, and the oldest if there are many."""
+        now = time.monotonic()
+        for tenant, lane in self._duties.lanes.items():
+            name = str(tenant)
+            if lane.is_busy or name in self._hungry or name in self._sweeping or self._duties.alone is lane:
+                self._idle_since.pop(name, None)
+            elif name not in self._idle_since:
+                self._idle_since[name] = now
+                # What its runs have left for later.
+                self._look_again(name, now + _SOON_SECONDS)
+        surplus = len(self._idle_since) - _MOST_IDLE
+        for name, since in [*self._idle_since.items()]:
+            if surplus <= 0 and now < since + _IDLE_SECONDS:
+                break
+            surplus -= 1
+            del self._idle_since[name]
+            self._claimed_at.pop(name, None)
+            lane = self._duties.lanes.pop(name)
+            self._duties.given_back += lane.ender.given_back
+            with suppress(PGStateError):
+                lane.close()
+            self._forget(name)
