@@ -35,8 +35,8 @@ def main() -> int:
     parser.add_argument("--thousand", action="store_true", help="one epoch: 1,000 runs, a worker killed every second")
     parser.add_argument("--keep", type=Path, help="keep journals and data in this directory, which is made")
     options = parser.parse_args()
-    if options.tenant and (options.queue or options.thousand):
-        parser.error("--tenant is for agents without a queue")
+    if options.tenant and options.thousand:
+        parser.error("--tenant is for agents, and for the storm of --queue")
     if options.encrypt and (options.queue or options.thousand):
         parser.error("--encrypt is for agents without a queue")
     directory = options.keep or Path(tempfile.mkdtemp(prefix="chaos-"))

@@ -119,7 +119,7 @@ class Worker:
         self._graphs: dict[Profile, Any] = {}
         self._is_armed = False
         for kind, prefix in ((PGStateSaver, ""), (AsyncPGStateSaver, "a")):
-            note_puts(kind, prefix, self.journal)
+            note_puts(kind, prefix, self.journal, spec.tenant)
         signal.signal(signal.SIGALRM, self._interrupt)
 
     async def call(self, target: Any, name: str, *args: Any, **options: Any) -> Any:
@@ -459,8 +459,8 @@ def told_of(error: BaseException) -> dict[str, Any]:
     return {"error": type(error).__name__, "of": type(error).__module__, "text": str(error)[:300], **more}
 
 
-def note_puts(kind: type, prefix: str, journal: Journal) -> None:
-    """Have a saver's class note each checkpoint and each task's writes before and after they are stored."""
+def note_puts(kind: type, prefix: str, journal: Journal, tenant: str | None) -> None:
+    """Have a saver's class note each checkpoint and each task's writes of a tenant before and after they are stored."""
 
     def place(config: Any, id: str) -> dict[str, Any]:
         names = config["configurable"]
@@ -492,15 +492,17 @@ def note_puts(kind: type, prefix: str, journal: Journal) -> None:
         journal.point("after writes")
 
     for name, before, after in (("put", putting, has_put), ("put_writes", writing, has_written)):
-        setattr(kind, prefix + name, _between(getattr(kind, prefix + name), before, after))
+        setattr(kind, prefix + name, _between(getattr(kind, prefix + name), before, after, tenant))
 
 
-def _between(method: Any, before: Callable[..., Any], after: Callable[[Any], None]) -> Any:
-    """The method, with something done before it and, when it has answered, after it."""
+def _between(method: Any, before: Callable[..., Any], after: Callable[[Any], None], tenant: str | None) -> Any:
+    """The method, with something done before it and, when it has answered, after it, if it is of the tenant."""
 
     # LangGraph looks at the names of its parameters.
     @functools.wraps(method)
     def blocking(self: Any, *args: Any, **named: Any) -> Any:
+        if self._database.tenant != tenant:
+            return method(self, *args, **named)
         line = before(*args, **named)
         answer = method(self, *args, **named)
         after(line)
@@ -508,6 +510,8 @@ def _between(method: Any, before: Callable[..., Any], after: Callable[[Any], Non
 
     @functools.wraps(method)
     async def suspending(self: Any, *args: Any, **named: Any) -> Any:
+        if self._database.tenant != tenant:
+            return await method(self, *args, **named)
         line = before(*args, **named)
         answer = await method(self, *args, **named)
         after(line)

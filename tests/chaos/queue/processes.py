@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 
 from langgraph_pgstate import (
@@ -32,6 +33,7 @@ from langgraph_pgstate import (
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.errors import DatabaseError, PGStateError, ThreadBusyError, UnavailableError
 from langgraph_pgstate.tools import ToolSettings
+from langgraph_pgstate.worker import run_state
 
 from ..agents import Outside
 from ..journal import Journal
@@ -61,6 +63,7 @@ class Spec:
         offset: Seconds its clock is ahead.
         die: Points at which it kills itself.
         concurrency: Runs at once, of a runner.
+        tenant: Whose runs a caller enqueues, where tenants are kept apart. Runners serve all.
     """
 
     seed: str
@@ -73,6 +76,7 @@ class Spec:
     offset: float = 0.0
     die: Mapping[str, int] = field(default_factory=dict)
     concurrency: int = 8
+    tenant: str | None = None
 
 
 def _enter(spec: Spec) -> Journal:
@@ -97,7 +101,7 @@ def run(spec: Spec) -> None:
     """Work until SIGTERM. A worker that cannot connect ends with 0, too, and another is started."""
     journal = _enter(spec)
     for kind, prefix in ((PGStateSaver, ""), (AsyncPGStateSaver, "a")):
-        note_puts(kind, prefix, journal)
+        note_puts(kind, prefix, journal, spec.tenant)
     options = {
         "concurrency": spec.concurrency,
         "lease_ttl": LEASE_TTL,
@@ -122,32 +126,51 @@ def run(spec: Spec) -> None:
 
 async def _run_blocking(spec: Spec, journal: Journal, options: Any) -> int:
     with PGState.open(spec.dsn, schema=spec.schema, tools=_LEDGER) as state:
-        graph = build(journal, Outside(spec.directory / "outside", journal), state.tools, is_async=False)
+        graph = _graph(spec, journal, state, is_async=False)
 
         class Runner(Worker):
             def _begin(self, executions: Sequence[Any]) -> None:
                 for execution in executions:
-                    _note_claim(journal, execution.claimed)
+                    if execution.tenant == spec.tenant:
+                        _note_claim(journal, execution.claimed)
                 super()._begin(executions)
 
-        runner = Runner(state, {GRAPH: graph}, **options)
+        runner = Runner(state, {GRAPH: graph, "neighbour": neighbour()}, **options)
         journal.note("ready", worker=runner.worker_id)
         return runner.run_forever()
 
 
 async def _run_async(spec: Spec, journal: Journal, options: Any) -> int:
     async with AsyncPGState.open(spec.dsn, schema=spec.schema, tools=_LEDGER) as state:
-        graph = build(journal, Outside(spec.directory / "outside", journal), state.tools, is_async=True)
+        graph = _graph(spec, journal, state, is_async=True)
 
         class Runner(AsyncWorker):
             def _begin(self, executions: Sequence[Any]) -> None:
                 for execution in executions:
-                    _note_claim(journal, execution.claimed)
+                    if execution.tenant == spec.tenant:
+                        _note_claim(journal, execution.claimed)
                 super()._begin(executions)
 
-        runner = Runner(state, {GRAPH: graph}, **options)
+        runner = Runner(state, {GRAPH: graph, "neighbour": neighbour()}, **options)
         journal.note("ready", worker=runner.worker_id)
         return await runner.run_forever()
+
+
+def _graph(spec: Spec, journal: Journal, state: Any, *, is_async: bool) -> Any:
+    """Return the graph of the storm, or a factory that makes it with the ledger of the run's tenant."""
+    outside = Outside(spec.directory / "outside", journal)
+    if spec.tenant is None:
+        return build(journal, outside, state.tools, is_async=is_async)
+    return lambda: build(journal, outside, run_state().tools, is_async=is_async)
+
+
+def neighbour() -> Any:
+    """Return a graph that stores who executes it, for other tenants with threads of the same ids."""
+
+    def tell(state: dict[str, Any]) -> dict[str, Any]:
+        return {"tenant": run_state().tenant}
+
+    return StateGraph(dict).add_node(tell).add_edge(START, "tell").compile()
 
 
 def _note_claim(journal: Journal, claimed: Any) -> None:
@@ -184,12 +207,12 @@ class Caller:
 
     async def live(self) -> None:
         """Work with the blocking API."""
-        with PGState.open(self.spec.dsn, schema=self.spec.schema) as state:
+        with PGState.open(self.spec.dsn, schema=self.spec.schema, tenant=self.spec.tenant) as state:
             await self._work(state)
 
     async def live_async(self) -> None:
         """Work with the async API."""
-        async with AsyncPGState.open(self.spec.dsn, schema=self.spec.schema) as state:
+        async with AsyncPGState.open(self.spec.dsn, schema=self.spec.schema, tenant=self.spec.tenant) as state:
             await self._work(state)
 
     async def _do(self, function: Any, *arguments: Any, **options: Any) -> Any:

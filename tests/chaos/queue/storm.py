@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ _THREADS = 12
 # that is to make it may be stopped for a second longer than a lease.
 _SWEPT_WITHIN = 2.0 + LEASE_TTL + 1.0 + 5.0
 _LOOK_SECONDS = 0.25
+_NEIGHBOURS = ("east", "west")
 _LOST = """
 SELECT q.thread_id, q.run_id, extract(epoch FROM now() - l.expires_at)::float8
 FROM {0}.queue q LEFT JOIN {0}.leases l ON l.thread_id = q.thread_id AND l.fencing_token = q.fencing_token
@@ -92,15 +94,43 @@ class QueueStorm(Storm):
     def _prepare(self) -> None:
         with psycopg.connect(self._world.direct, autocommit=True) as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS public.orders (run_id text)")
-            PGStateSaver(connection, schema=self._schema).setup()
+            connection.execute("GRANT ALL ON public.orders TO PUBLIC")
+        with psycopg.connect(self._world.calm, autocommit=True) as connection:
+            tenancy = None if self._world.tenant is None else "rls"
+            PGStateSaver(connection, schema=self._schema).setup(tenancy=tenancy)
         self._world.disk.prepare(self._schema)
         prepare_forks()
         for number in range(_RUNNERS):
             self._start(f"runner{number}")
+        if self._world.tenant is not None:
+            self._enqueue_of_neighbours()
+
+    def _enqueue_of_neighbours(self) -> None:
+        """Enqueue runs of other tenants on threads of the same ids, which the storm's workers run as well."""
+        with PGState.open(self._world.calm, schema=self._schema) as state:
+            for name in _NEIGHBOURS:
+                runs = state.for_tenant(name).runs
+                for thread in self._threads:
+                    for seconds in range(0, 30, 3):
+                        after = timedelta(seconds=seconds)
+                        runs.enqueue("neighbour", {}, thread_id=thread, run_after=after, max_attempts=20)
+
+    def _check_neighbours(self) -> None:
+        with PGState.open(self._world.calm, schema=self._schema) as state:
+            for name in _NEIGHBOURS:
+                one = state.for_tenant(name)
+                for thread in self._threads:
+                    found = one.saver.get_tuple({"configurable": {"thread_id": thread}})
+                    values = None if found is None else found.checkpoint["channel_values"].get("__root__")
+                    statuses = {run.status for run in one.runs.list(thread_id=thread, limit=100).items}
+                    if values != {"tenant": name} or statuses != {"success"}:
+                        self.findings.append(Finding("crossing", thread, f"tenant {name} has {values}, {statuses}"))
 
     def _judge(self) -> None:
-        with psycopg.connect(self._world.direct, autocommit=True) as connection:
-            self.verifier = Verifier(connection, self._schema, self.directory)
+        if self._world.tenant is not None:
+            self._check_neighbours()
+        with psycopg.connect(self._world.judge, autocommit=True) as connection:
+            self.verifier = Verifier(connection, self._schema, self.directory, self._world.tenant)
             self.findings += self.verifier.verify()
             self._count(self.verifier.lines)
 
@@ -117,6 +147,7 @@ class QueueStorm(Storm):
         world = self._world
         is_async = int(slot[-1]) % 2 == 1
         spec = Spec(self.seed, name, world.dsn, self._schema, self.directory, self._threads, is_async)
+        spec = replace(spec, tenant=world.tenant)
         if generation and "clock" not in self._without and draw.random() < 0.25:
             spec = replace(spec, offset=draw.choice((-90.0, -30.0, 30.0, 300.0)))
         if generation and "point" not in self._without and slot.startswith("runner") and draw.random() < 0.4:
@@ -164,7 +195,7 @@ class QueueStorm(Storm):
         """Find runs that have been without a living lease for too long, although some runner could recover them."""
         self._note_able()
         try:
-            with psycopg.connect(self._world.direct, autocommit=True, connect_timeout=2) as connection:
+            with psycopg.connect(self._world.judge, autocommit=True, connect_timeout=2) as connection:
                 rows = connection.execute(_LOST.format(self._schema).encode()).fetchall()
         except psycopg.Error:
             self._disturbed_at = time.monotonic()
@@ -198,7 +229,7 @@ class QueueStorm(Storm):
             if process.exitcode not in self._exits:
                 self._find("worker died", process)
         time.sleep(LEASE_TTL + 1.0)
-        with psycopg.connect(self._world.direct, autocommit=True) as connection:
+        with psycopg.connect(self._world.judge, autocommit=True) as connection:
             self.findings += check_leases(connection, self._schema)
 
     def _left(self) -> int:

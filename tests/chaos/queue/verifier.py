@@ -44,14 +44,15 @@ class Verifier:
         connection: In autocommit.
         schema: The tables.
         directory: Where the journals are.
+        tenant: The tenant whose rows they are, where tenants are kept apart.
 
     Attributes:
         lines: All lines of the journals.
         compared: How much was compared, by kind.
     """
 
-    def __init__(self, connection: psycopg.Connection, schema: str, directory: Path) -> None:
-        self._connection, self._schema, self._directory = connection, schema, directory
+    def __init__(self, connection: psycopg.Connection, schema: str, directory: Path, tenant: str | None) -> None:
+        self._connection, self._schema, self._directory, self._tenant = connection, schema, directory, tenant
         self.lines = read(directory)
         self._by: dict[str, list[Line]] = defaultdict(list)
         for line in self.lines:
@@ -252,7 +253,7 @@ class Verifier:
 
     def _states(self) -> None:
         """Each thread's state has the supersteps of its runs once, in order, and all of those that succeeded."""
-        state = PGState(self._connection, schema=self._schema)
+        state = PGState(self._connection, schema=self._schema, tenant=self._tenant)
         by_task = {task["id"]: (run, task) for run, task in self._tasks.items()}
         complete = set()
         for (thread,) in self._rows("SELECT DISTINCT thread_id FROM {}.checkpoints"):
@@ -322,7 +323,9 @@ class Verifier:
 
     def _tables(self) -> None:
         """`pgstate check --deep` finds nothing; no thread is busy, and no request is left of a run that succeeded."""
-        for problem in Admin(Database(self._connection, schema=self._schema)).check(deep=True).problems:
+        for problem in (
+            Admin(Database(self._connection, schema=self._schema), tenant=self._tenant).check(deep=True).problems
+        ):
             self._find("check", problem.thread_id, f"{problem.where}: {problem.why}")
         for (thread,) in self._rows("SELECT thread_id FROM {}.threads WHERE status = 'busy'"):
             self._find("thread busy", thread, "although all runs have ended")
