@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from langgraph.errors import EmptyInputError, InvalidUpdateError
+from langgraph.store.base import InvalidNamespaceError
 from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -63,6 +64,7 @@ STATUSES: Final[Mapping[type[Exception], int]] = {
     ConflictError: 409,
     ConfigurationError: 422,
     SerializationError: 422,
+    InvalidNamespaceError: 422,
     InvalidUpdateError: 400,
     EmptyInputError: 400,
 }

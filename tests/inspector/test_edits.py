@@ -78,6 +78,15 @@ async def test_an_edit_that_makes_no_sense_changes_nothing(place: Place) -> None
     assert await actions(state_of(server), "t") == []
 
 
+async def test_an_edit_without_a_change_of_a_busy_thread_is_refused(place: Place) -> None:
+    """Guard: the page of the refusal failed, because it named no node."""
+    server, visitor = place
+    ids = await travel(state_of(server))
+    await state_of(server).runs.enqueue("trip", {"messages": []}, thread_id="t")
+    await visitor.introduce()
+    assert (await visitor.act(EDIT, at=ids[0])).status_code == 409
+
+
 async def test_one_word_of_a_message_is_one_field(place: Place) -> None:
     server, visitor = place
     state = state_of(server)

@@ -110,6 +110,12 @@ async def test_an_id_with_control_characters_has_pages(place: Place, id: str) ->
         assert (await client.get(f"/threads/{plain}")).json()["thread_id"] == id
 
 
+@pytest.mark.parametrize("path", ["memory/a%00/k", "memory/a/k%00", "files/a%00/b", "files/a/b%00", "threads/%00"])
+async def test_a_name_that_cannot_be_stored_is_refused(place: Place, path: str) -> None:
+    _, visitor = place
+    assert (await visitor.client.get(f"/ui/{path}")).status_code in (404, 422)
+
+
 async def test_parameters_of_any_name_change_nothing(place: Place) -> None:
     server, visitor = place
     await travel(state_of(server))
