@@ -24,7 +24,7 @@ ROTATION_SECONDS: float = 10.0
 
 Notifications and known times do not wait for it.
 """
-# A look takes the server about 50 µs.
+# Most looks in a second, so that they leave the server free for runs.
 _LOOKS_PER_SECOND: Final = 300.0
 # Most tenants whose queues are looked at in one turn, and most whose sweeps are done: leases must be renewed meanwhile.
 _MOST_LOOKS: Final = 500
