@@ -21,7 +21,7 @@ from langchain_core.messages import AIMessage
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Interrupt, interrupt
-from support import GUARD_SECONDS, Restartable, wait_until
+from support import GUARD_SECONDS, Restartable, config_of, wait_until
 from support.queue import CODEC, Queue
 from support.worker import WORKERS, Place, kill, wait_for_ends, worker
 
@@ -254,6 +254,8 @@ def test_a_stream_goes_on_when_its_producer_is_killed(kind: type, place: Place, 
         events = []
         while not events or events[-1].data != [2, 1]:
             events.append(next(live))
+        # It is stored beside the next superstep, which may be ahead of it.
+        wait_until(lambda: state.saver.get_tuple(config_of("t")).metadata["step"] == 2, "the checkpoint before")
         kill(first)
         place.release("2 1")
         with worker(kind, dsn, schema, graphs):
