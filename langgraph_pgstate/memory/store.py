@@ -15,6 +15,7 @@ from langgraph.store.base import (
     BaseStore,
     GetOp,
     ListNamespacesOp,
+    MatchCondition,
     NotProvided,
     Op,
     PutOp,
@@ -734,10 +735,15 @@ def _check(op: Op) -> None:
             labels_of(op.namespace_prefix, can_be_empty=True)
         case ListNamespacesOp():
             for condition in op.match_conditions or ():
-                labels_of(condition.path, can_be_empty=True)
+                labels_of(_path_of(condition), can_be_empty=True)
         case GetOp() | PutOp():
             labels_of(op.namespace)
             identifier("key", op.key)
+
+
+def _path_of(condition: MatchCondition) -> Sequence[str]:
+    """Return the labels that a namespace must begin or end with. A string is one label."""
+    return [condition.path] if isinstance(condition.path, str) else condition.path
 
 
 def _listing(op: ListNamespacesOp) -> dict[str, Any]:
@@ -748,14 +754,14 @@ def _listing(op: ListNamespacesOp) -> dict[str, Any]:
         if condition.match_type not in ("prefix", "suffix"):
             raise ConfigurationError(f"match_type must be 'prefix' or 'suffix', not {condition.match_type!r}")
         if condition.match_type == "prefix" and not prefix:
-            for label in condition.path:
+            for label in _path_of(condition):
                 if label == "*":
                     break
                 prefix.append(label)
     conditions = [one for one in op.match_conditions or () if one.path]
     return {
         **range_of(tuple(prefix))._asdict(),
-        "matches": [literal(one.path) for one in conditions],
+        "matches": [literal(_path_of(one)) for one in conditions],
         "ends": ["true" if one.match_type == "suffix" else "false" for one in conditions],
         "max_depth": op.max_depth,
         "page_size": items.limit_of(op.limit),

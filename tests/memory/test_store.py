@@ -12,7 +12,15 @@ from typing import Any, TypedDict
 import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
-from langgraph.store.base import BaseStore, GetOp, InvalidNamespaceError, PutOp, SearchOp
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    InvalidNamespaceError,
+    ListNamespacesOp,
+    MatchCondition,
+    PutOp,
+    SearchOp,
+)
 from langgraph.store.memory import InMemoryStore
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -132,6 +140,8 @@ def test_namespaces_are_compared_label_by_label(store: PGMemoryStore) -> None:
     assert {item.namespace for item in store.search(())} == {*names}
     assert store.list_namespaces(prefix=("user", "*", "x")) == [("user", "1", "x")]
     assert store.list_namespaces(suffix=("x",)) == [("user", "1", "x")]
+    ending = MatchCondition("suffix", "x")  # type: ignore[arg-type]
+    assert store.batch([ListNamespacesOp((ending,))]) == [[("user", "1", "x")]], "a string is one label"
     assert store.list_namespaces(max_depth=1) == [("us",), ("user",)]
     assert store.list_namespaces(max_depth=2, limit=2, offset=1) == [("user", "%"), ("user", "1")]
 
