@@ -454,6 +454,9 @@ def _encode(query: Query, parameters: Parameters) -> tuple[list[bytes | None], l
             value = b"%d" % value
         elif kind is bool:
             value = b"t" if value else b"f"
+        elif kind is float:
+            # Of infinities and NaN, too, PostgreSQL reads Python's form.
+            value = b"%a" % value
         elif value is not None:
             return None
         values.append(value)

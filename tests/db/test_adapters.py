@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -185,11 +186,11 @@ async def test_a_statement_after_the_commit_takes_no_round_trip_and_may_fail(
 async def test_a_statement_after_the_commit_follows_those_that_need_cursors(
     api: type, dsn: str, table: str, connection: psycopg.Connection
 ) -> None:
-    fraction = NamedQuery("say", "", b"SELECT $1::float8", ("n",)), {"n": 0.5}
+    fraction = NamedQuery("say", "", b"SELECT $1::numeric", ("n",)), {"n": Decimal("0.5")}
     async with database_on(api, "own pool", dsn) as database:
         for number in (1, 2):
-            assert await run(database, notified, [fraction], add(table, number)) == [(0.5,)]
-        assert await run(database, notified, [fraction], add(table, -1)) == [(0.5,)]
+            assert await run(database, notified, [fraction], add(table, number)) == [(Decimal("0.5"),)]
+        assert await run(database, notified, [fraction], add(table, -1)) == [(Decimal("0.5"),)]
         assert await run(database, notified, [say("SELECT 1")], fraction) == [(1,)]
     assert numbers(connection, table) == [1, 2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 import threading
@@ -33,19 +34,19 @@ ONCE = RetryPolicy(attempts=1)
 def table(schema: str, connection: psycopg.Connection) -> Iterator[str]:
     name = f"{schema}_statements"
     connection.execute(
-        f"CREATE TABLE {name} (n integer PRIMARY KEY, word text, data bytea, ok boolean, many integer[])"
+        f"CREATE TABLE {name} (n integer PRIMARY KEY, word text, data bytea, ok boolean, many integer[], part float8)"
     )
     yield name
     connection.execute(f"DROP TABLE {name}")
 
 
 def insert(table: str) -> NamedQuery:
-    text = f"INSERT INTO {table} VALUES ($1, $2::text, $3, $4, $5)"
-    return NamedQuery("insert", "Adds a row.", text.encode(), ("n", "word", "data", "ok", "many"))
+    text = f"INSERT INTO {table} VALUES ($1, $2::text, $3, $4, $5, $6)"
+    return NamedQuery("insert", "Adds a row.", text.encode(), ("n", "word", "data", "ok", "many", "part"))
 
 
 def row(n: int, **changed: Any) -> dict[str, Any]:
-    return {"n": n, "word": "wörd", "data": b"\0\xff", "ok": True, "many": [1, -2]} | changed
+    return {"n": n, "word": "wörd", "data": b"\0\xff", "ok": True, "many": [1, -2], "part": 0.1} | changed
 
 
 async def execute(db: Connection, query: NamedQuery, *rows: dict[str, Any]) -> list[int]:
@@ -76,15 +77,15 @@ async def test_rows_arrive_as_they_were_given(
     """Before it is prepared, when it is, and afterwards."""
     given = [
         row(1),
-        row(2, word=None, data=None, ok=None, many=None),
-        row(3, word="", data=b"", ok=False, many=[]),
+        row(2, word=None, data=None, ok=None, many=None, part=None),
+        row(3, word="", data=b"", ok=False, many=[], part=-math.inf),
         row(-(2**31), word="'\"\\ \u2603 \U0001f600", data=bytes(range(256)) * 40, many=list(range(500))),
-        row(5, word="x" * 200_000),
-        row(6),
+        row(5, word="x" * 200_000, part=5e-324),
+        row(6, part=-0.0),
     ]
     ours = await connect(api, dsn, threshold)
     assert await run(api, ours, insert(table), *given) == [1] * len(given)
-    stored = connection.execute(f"SELECT n, word, data, ok, many FROM {table} ORDER BY n").fetchall()
+    stored = connection.execute(f"SELECT n, word, data, ok, many, part FROM {table} ORDER BY n").fetchall()
     assert stored == sorted((tuple(one.values()) for one in given), key=lambda one: one[0])
 
 

@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.codec import frames
+from langgraph_pgstate.db.adapters import AsyncConnection
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.message_hook import MessageHook
@@ -364,9 +365,14 @@ def test_only_the_later_child_is_a_fork(state: PGState, connection: Connection) 
 
 @pytest.mark.parametrize("steps", range(1, 16, 2))
 def test_a_loop_that_stands_still_keeps_nobody_waiting(
-    steps: int, dsn: str, schema: str, state: PGState, connection: Connection
+    steps: int, dsn: str, schema: str, state: PGState, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At whatever point of writing: what has been sent is committed without the loop, and nothing else is locked."""
+
+    async def in_parts(*arguments: Any) -> Any:
+        raise AssertionError("cursors send a transaction in parts")
+
+    monkeypatch.setattr(AsyncConnection, "_execute_together", in_parts)
     stands, answered = threading.Event(), threading.Event()
     name = f"stands-{schema}-{steps}"
     # A loaded machine may keep the loop standing for longer than a flush usually waits.
