@@ -37,7 +37,7 @@ from langgraph_pgstate.threads.prune import prune_thread, request_prune
 from langgraph_pgstate.threads.search import STATUSES
 
 _PAGE: Final = 50
-# Expired threads of a batch, each of which is a transaction.
+# Threads that are deleted in a batch, each in a transaction.
 _EXPIRED: Final = 10
 _AGES: Final = ("content_after", "prune_after", "archive_after", "delete_after")
 _SELECTORS: Final = ("agent", "tenant_id", "user_id", "status")
@@ -267,8 +267,8 @@ async def _delete(
             _, sizes, _ = await runner.run(archiving.inspect, queries, tables, here, timedelta(0))
             size = sum(one for _, one in sizes.values())
             report += PolicyReport(policy.name, deleted=len(going), bytes=size)
-        for thread_id, is_archived in going if not dry_run else ():
-            if not goes_on():
+        for number, (thread_id, is_archived) in enumerate(going if not dry_run else ()):
+            if not number % _EXPIRED and not goes_on():
                 return report + PolicyReport(policy.name, is_whole=False)
             if is_archived:
                 report += await _delete_archived(runner, queries, policy, thread_id, tenant)

@@ -23,14 +23,14 @@ PERIOD_SECONDS: float = 300.0
 # Time after which a policy visits threads again that were active meanwhile.
 _PAUSE: Final = timedelta(hours=1)
 _STOP_SECONDS: Final = 5.0
-# One put in twenty is beside a batch, so that the 95th percentile is that of the others.
-_PAUSES: Final = 19
+# One put in forty is beside a batch, so that the 95th percentile is little more than that of the others.
+_PAUSES: Final = 39
 _MOST_PAUSE_SECONDS: Final = 30.0
 _log = logging.getLogger("langgraph_pgstate.keep")
 
 
 class Pace:
-    """Pauses between batches, each 19 times as long as the batch before took.
+    """Pauses between batches, each 39 times as long as the batch before took.
 
     Args:
         stopped: Ends it.

@@ -337,6 +337,6 @@ def test_a_worker_pauses_between_batches() -> None:
     pace = Pace(stopped)
     time.sleep(0.02)
     assert pace.goes_on()
-    assert waited[0] >= 0.02 * 19
+    assert waited[0] >= 0.02 * 39
     stopped.set()
     assert not pace.goes_on()
