@@ -57,7 +57,7 @@ class StartedWork:
         return task
 
     def follow_run(self, run: Any, loop: AbstractEventLoop) -> bool:
-        """Follow the threads that nodes of a run of LangGraph start, in any task: `current_run` is this run.
+        """Follow the threads that the nodes of a LangGraph run start, in any task in which `current_run` is `run`.
 
         Returns:
             False if the run is followed already.

@@ -15,15 +15,15 @@ from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.leases.starts import tool_starts
 from langgraph_pgstate.process_identity import lease_clock
 
-# The least seconds between two checks for the end of a lease.
+# Minimum number of seconds between two checks for the end of a lease.
 _LOOK_SECONDS: Final = 0.01
 
 
 class LeaseCheck(BaseCallbackHandler):
-    """A callback handler that refuses new work after the last confirmed end of a lease.
+    """A callback handler that refuses new work when a lease is lost or its confirmed time is over.
 
-    On an event loop, it also cancels the tasks of the run's nodes when the lease is lost or has ended. Code in OS
-    threads cannot be cancelled. It goes on until it begins a tool, a node or a call.
+    On an event loop, the handler then also cancels the tasks of the run's nodes. Code in OS threads cannot be
+    cancelled. Such code goes on until it begins a tool, a node or a call of a chat model.
 
     Args:
         held: The lease.

@@ -27,7 +27,7 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.langgraph_compat import REPLAY_STATE
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# The mark in an error's text. The quotation marks around it depend on the server's language.
+# A guard's mark in the text of a database error. The quotation marks around it depend on the server's language.
 _MARK: Final = re.compile(r"pgstate-guard:(\w+):(.*);", re.DOTALL)
 _SWEEP_PAGE: Final = 1000
 
@@ -52,9 +52,9 @@ class Guard:
         fencing_token: The lease that must not have been taken over.
         holder_id: The lease's holder.
         renew_for: Seconds for which the lease is renewed with the write.
-        asked_at: When the renewal was asked for, by the clock of the holder's leases.
+        asked_at: Time at which the renewal was requested, by `lease_clock`.
         own_child: The child with which the writing run itself advanced the branch, if any.
-        makes_thread: Whether the thread's row is created, because it is known to be missing.
+        makes_thread: Whether to create the thread's row, which is known to be missing.
     """
 
     head: bool = False
@@ -181,7 +181,7 @@ def is_explicit_fork(config: Mapping[str, Any], source: Any) -> bool:
     if names_past(config):
         return True
     configurable = configurable_of(config)
-    # The checkpoint copies a first checkpoint, or belongs to a subgraph that had not begun at the replayed checkpoint.
+    # Without a parent, a put forks if it copies a first checkpoint, or if its subgraph began after the replayed one.
     return not configurable.get("checkpoint_id") and (source == "fork" or configurable.get(REPLAY_STATE) is not None)
 
 
@@ -219,8 +219,8 @@ async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seco
         seconds: Seconds for which late writes are refused.
     """
     key = {"thread_id": thread_id}
-    # Writers lock the thread's row, so the row must exist. It is locked in full at once, because a holder of a weaker
-    # lock may have to update it, which would deadlock.
+    # Writers lock the thread's row, so the row must exist. It is locked for update at once, because two transactions
+    # that both raise a weaker lock would deadlock.
     if not await db.fetch(queries.lock_thread_for_update, key):
         await db.execute(queries.make_thread, key)
         await db.fetch(queries.lock_thread_for_update, key)
@@ -257,7 +257,7 @@ async def revive_thread(db: Connection, queries: Queries, thread_id: str) -> boo
 
 
 async def sweep(db: Connection, queries: Queries) -> int:
-    """Remove expired tombstones, and leases without a holder for a day. Page by page; safe to repeat.
+    """Remove expired tombstones, and leases that nobody has held for a day. Page by page; safe to repeat.
 
     Returns:
         The number of removed rows.

@@ -86,7 +86,7 @@ VALUES (:thread_id::text, now() + make_interval(secs => :seconds::double precisi
 ON CONFLICT (thread_id) DO UPDATE SET deleted_at = excluded.deleted_at, expires_at = excluded.expires_at;
 
 -- name: get_tombstone
--- Return when a thread was deleted, if its id must not be used again yet.
+-- Return the time at which a thread was deleted; no row if its id may be used again.
 SELECT deleted_at FROM /*schema*/tombstones WHERE thread_id = :thread_id::text AND expires_at > now();
 
 -- name: get_archive_of

@@ -13,7 +13,7 @@ WITH term AS MATERIALIZED (
     SELECT :thread_id, :holder_id::text, t.* FROM term t
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- If the same holder takes it again, as after a lost response, it remains the same lease.
+        -- If the same holder takes the lease again, for example after a lost response, the number stays the same.
         fencing_token = CASE WHEN stored.holder_id = excluded.holder_id THEN stored.fencing_token
             ELSE greatest(stored.fencing_token + 1, excluded.fencing_token) END,
         acquired_at = excluded.acquired_at,

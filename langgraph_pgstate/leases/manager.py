@@ -48,7 +48,7 @@ class LeaseManager(LeaseTaker):
 
     def __init__(self, database: Database, queries: Queries, settings: GuardSettings) -> None:
         super().__init__(BlockingRunner(database), queries, settings)
-        # A queue, because a garbage collector's callback may call `SimpleQueue.put`, but must not take a lock.
+        # A garbage collector's callback wakes the thread. It may call `SimpleQueue.put`, but must not take a lock.
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -80,14 +80,14 @@ class LeaseManager(LeaseTaker):
             unwind_when_cancelled(call_site.exits)
 
     def release_failed_read(self, call_site: CallSite | None) -> None:
-        """Release soon the lease that a failed read has taken or is about to take. Does not wait."""
+        """Release the lease that a failed read has taken or is about to take. Does not wait for the release."""
         if call_site is not None:
             self._note_failed_read(call_site)
             self._start()
             self._wake.put(True)
 
     def release_failed_start(self, thread_id: str, config: Mapping[str, Any]) -> None:
-        """Release soon the lease of a run that failed before it began. Does not wait."""
+        """Release the lease of a run that failed before it began. Does not wait for the release."""
         if (held := self._entering(thread_id, config)) is not None:
             held.end()
             self._wake.put(True)

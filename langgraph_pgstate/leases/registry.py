@@ -37,9 +37,9 @@ _log = logging.getLogger("langgraph_pgstate.leases")
 CLOSING_SECONDS: Final = 1.0
 # Seconds between checks for runs that ended without a callback.
 _LOOK_SECONDS: Final = 0.5
-# Seconds after reading its state by which a loop must be entered. Later it counts as failed.
+# Seconds within which a run's loop must be entered after its state was read. After this time the run counts as failed.
 _ENTRY_SECONDS: Final = 3.0
-# Share of a lease's duration by which it ends earlier here than in the database, because clocks differ in speed.
+# Fraction of a lease's duration by which the lease ends earlier here than in the database: clocks differ in speed.
 _MARGIN: Final = 0.1
 
 # Shared by all savers of the process, so that no two lease holders have the same id.
@@ -60,14 +60,14 @@ class HeldLease:
 
     Attributes:
         lease: The lease as it was when it was taken.
-        confirmed_until: End of the lease by the last confirmation of the database, by `lease_clock`. It counts from
-            before the request was sent. The run begins no work later.
+        confirmed_until: End of the lease as last confirmed by the database, by `lease_clock`. The duration counts from
+            the time before the request was sent. The run begins no work after this end.
         is_read_first: Whether the lease was taken before the state was read.
         run: The run that has taken the lease; `None` for a block of code.
         starter: The task or OS thread that started the run. It may have ended while another task reads the run's
             stream.
         loop: The run's loop, if it is known.
-        asked_at: Time at which the last renewal was asked for, by `lease_clock`.
+        asked_at: Time at which the last renewal was requested, by `lease_clock`.
         read_at: Time at which the run's state was read.
         has_ended: Whether the run or block has ended. The lease is then released and not renewed. Late writes of the
             run are accepted until another process or run takes the lease.
@@ -120,8 +120,8 @@ class HeldLease:
         loop = self.loop()
         if loop is None:
             return True
-        # A loop that failed on entry is never exited. Entry cannot be suspended. So the entry has failed if the starter
-        # is done or starts another run.
+        # A loop that failed on entry is never exited. The starter enters the loop without suspension. So the entry has
+        # failed if the starter is done or starts another run.
         if _is_entered(loop):
             return False
         is_late = self.read_at is not None and time.monotonic() > self.read_at + _ENTRY_SECONDS
@@ -195,7 +195,7 @@ class HeldLease:
 
 
 def confirmed_end(asked_at: float, ttl: float) -> float:
-    """Return the end of the time for which a lease is safe, if it was taken or renewed by a request at `asked_at`."""
+    """Return the end of the time for which a lease is safe after a request at `asked_at` took or renewed it."""
     return asked_at + ttl * (1 - _MARGIN)
 
 
@@ -207,7 +207,7 @@ class Run:
         key: Identifies the run. It is kept, so that no other object gets its `id()`.
         holder_id: Holder id of the run's leases.
         sign: A weak reference to an object that lives as long as the run, if there is one.
-        leases: Leases of the run by thread. Lost leases stay in it, so that the run does not take them again.
+        leases: Leases of the run by thread. Lost leases stay here, so that the run does not take them again.
     """
 
     key: Any
@@ -355,7 +355,7 @@ class LeaseRegistry:
 
         The lease may have been taken, unless the server refused the statement.
         """
-        # The server also refuses characters that the encoding of the database lacks.
+        # `ConfigurationError` means that the server refused characters which the database's encoding lacks.
         if not call_site.was_sent or isinstance(error, ThreadDeletedError | ConfigurationError):
             return
         with self._book:
@@ -386,7 +386,7 @@ class LeaseRegistry:
         return True
 
     def _note_gone(self, held: HeldLease) -> None:
-        # The run keeps the lease. Late writes use it, and no new lease is taken for them.
+        # `run.leases` keeps the lease, so that late writes use it and take no new lease.
         with self._book:
             self._held.discard(held)
 

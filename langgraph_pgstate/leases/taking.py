@@ -1,4 +1,4 @@
-"""Taking, renewing and releasing of leases in the database, for blocking and async managers."""
+"""Acquisition, renewal and release of leases in the database, for blocking and async managers."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class LeaseTaker(LeaseRegistry):
     async def _apart(
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run an operation before leases expire, even if other calls use all connections."""
+        """Run an operation within a sixth of a lease's duration, even if other calls use all connections."""
         return await self._runner.run_apart(self._settings.lease_ttl / 6, operation, *args, **kwargs)
 
 
@@ -143,7 +143,7 @@ class _FailedReadError(Exception):
 async def _take_unless_failed(
     db: Connection, queries: Queries, thread_id: str, holder: str, ttl: float, free: Sequence[int], call_site: CallSite
 ) -> Lease:
-    """Take a lease for a read, unless the read has failed or was cancelled."""
+    """Take the lease of a read. Raise `_FailedReadError` if the read has failed or was cancelled before."""
     if call_site.has_failed:
         raise _FailedReadError
     call_site.was_sent = call_site.is_pending = True

@@ -48,7 +48,7 @@ class Answer:
 
     Attributes:
         is_taken: Whether the collector has accepted the spans.
-        is_refused: Whether the collector will never accept all of them.
+        is_refused: Whether the collector refuses some of the spans for ever.
         reason: Why the spans were not accepted.
         retry_after: Seconds that the collector asks to wait.
     """
@@ -100,7 +100,7 @@ class Collector:
         """Send spans, and return the outcome. The OpenTelemetry exporter retries until the timeout."""
         self._responses.clear()
         result = self._exporter.export(spans)
-        # The last of several tries counts. OpenTelemetry's exporter counts a redirection as a success.
+        # The last attempt counts. A redirection is not a success, although OpenTelemetry's exporter says so.
         last = self._responses[-1] if self._responses else None
         if last is not None and last.history:
             last = last.history[0]
@@ -155,16 +155,16 @@ class SpanExporter:
     """An exporter of recorded spans to a collector of OpenTelemetry, in a thread of its own.
 
     Each span is exported after its end, at least once and always with the same ids. Waiting spans are in the database,
-    so an outage of the collector or of a process delays spans but loses none. Of several exporters on a schema, one
-    exports. If its process dies, another takes over within half a minute.
+    so an outage of the collector or of a process delays spans but loses none. If a schema has several exporters, one of
+    them exports. If its process dies, another exporter takes over within half a minute.
 
     Args:
         dsn: The database.
         endpoint: Address of the collector, like `http://localhost:4318`.
         schema: Schema of the tables.
         tenant: The tenant whose spans are exported. If tenants are kept apart, each needs its own exporter.
-        content: Whether inputs, outputs and messages of errors are exported. Content of runs with another serializer
-            than LangGraph's is never exported, because the serializer may encrypt.
+        content: Whether inputs, outputs and messages of errors are exported. The content of a run is never exported if
+            its serializer is not LangGraph's, because that serializer may encrypt.
         since: If no spans were exported from this schema before, also export spans of runs that started at this time or
             later. A timedelta counts back from now. By default, only spans that end from now on are exported.
         prepare_threshold: As in `ConnectionOptions`.
@@ -205,7 +205,7 @@ class SpanExporter:
         self._thread: threading.Thread | None = None
         self._held_until = self._retry_at = _NEVER
         self._failures = 0
-        # Whether runs from `since` on still have to be queued.
+        # Whether the spans of runs from `since` on must still be queued.
         self._is_behind = False
 
     def __enter__(self) -> Self:
@@ -230,7 +230,7 @@ class SpanExporter:
         self._collector.close()
 
     def export(self) -> int:
-        """Export waiting spans, and return their number. With `since`, spans of these runs are exported again.
+        """Export waiting spans, and return their number. With `since`, export the spans of those runs again.
 
         Raises:
             ConfigurationError: If another process exports.
@@ -251,7 +251,7 @@ class SpanExporter:
                 self._release(database)
         return total
 
-    # The code of the thread.
+    # Methods that only the thread calls.
 
     def _follow(self) -> None:
         while True:
@@ -312,7 +312,7 @@ class SpanExporter:
         )
 
     def _hold(self, database: Database) -> bool:
-        """Become or stay the exporting process. Return whether there was none before."""
+        """Become or stay the exporting process. Return whether no process exported before."""
         now = time.monotonic()
         if now < self._held_until - _LEASE_SECONDS + _RENEW_SECONDS:
             return False
@@ -370,7 +370,7 @@ class SpanExporter:
     def _convert(self, span: exports.EndedSpan) -> ReadableSpan | None:
         """Return a span of OpenTelemetry; `None` if it is not exported.
 
-        A span that fails must not delay other spans.
+        Errors are logged, so that a span that cannot be converted does not delay other spans.
         """
         try:
             return convert(span, self._resource, _VERSION) if is_exported(span) else None
@@ -386,7 +386,7 @@ class SpanExporter:
         """Send spans. Refused spans are skipped and logged.
 
         Raises:
-            CollectorError: If the collector does not accept the spans now, or refuses each of several.
+            CollectorError: If the collector does not accept spans now, or refuses every one of several spans.
         """
         refused: list[tuple[ReadableSpan, Answer]] = []
         parts = [spans]
@@ -399,7 +399,7 @@ class SpanExporter:
                 raise CollectorError(answer)
             if len(part) == 1:
                 refused.append((part[0], answer))
-                # An address that refuses all spans, like a wrong gateway, must not cause their loss.
+                # If all spans are refused, the address may be wrong. So the spans are kept and not skipped.
                 if len(refused) == len(spans) > 1:
                     raise CollectorError(answer)
                 continue

@@ -108,7 +108,7 @@ async def hold(db: Connection, queries: Queries, holder_id: str, endpoint: str, 
         ttl: Seconds from now after which another process may take over, by the database's clock.
 
     Returns:
-        Whether spans are queued only from now on, because there was no exporter; `None` if another process exports.
+        Whether the schema had no exporter before, so that spans are queued only now; `None` if another process exports.
     """
     rows = await db.fetch(queries.hold_exporter, {"holder_id": holder_id, "endpoint": endpoint, "ttl": ttl})
     return bool(rows[0][0]) if rows else None
@@ -122,7 +122,7 @@ async def release(db: Connection, queries: Queries, holder_id: str) -> None:
 async def queue_runs(
     db: Connection, queries: Queries, since: datetime | timedelta, after: Cursor | None = None
 ) -> Cursor | None:
-    """Queue the spans of a page of earlier runs, newest first. They may have been exported before. One statement.
+    """Queue the spans of a page of earlier runs, newest first, even if they were exported before. One statement.
 
     Args:
         db: The connection.
@@ -150,7 +150,7 @@ async def queue_runs(
 
 
 async def list_exports(db: Connection, queries: Queries, most_spans: int) -> list[Export]:
-    """Return the oldest batches in the queue, with about as many spans as asked for. One statement."""
+    """Return the oldest batches in the queue, with about `most_spans` spans in total. One statement."""
     return [Export(*row) for row in await db.fetch(queries.list_exports, {"most_spans": most_spans})]
 
 
@@ -163,8 +163,8 @@ async def read_spans(
         db: The connection.
         queries: The queries of the schema.
         keys: Thread, run, span and start of each span. Deleted spans are left out.
-        with_content: Whether messages of errors, inputs and outputs are read, unless a serializer may encrypt the
-            state of the run.
+        with_content: Whether to read messages of errors, inputs and outputs. They are never read if the run's
+            serializer may encrypt its state.
     """
     names = ("thread_ids", "run_ids", "span_ids", "started_ats")
     parameters = {name: [key[place] for key in keys] for place, name in enumerate(names)}
@@ -173,7 +173,7 @@ async def read_spans(
 
 
 def _with_content(row: Sequence[Any]) -> list[Any]:
-    """Return a row with one input and one output: those of a root are its run's, if it has none."""
+    """Return a row with one input and one output. A root without its own gets the input or output of its run."""
     *rest, own_input, own_output, given, returned = row
     return [*rest, given if own_input is None else own_input, returned if own_output is None else own_output]
 

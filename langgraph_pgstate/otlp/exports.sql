@@ -1,5 +1,5 @@
 -- name: hold_exporter
--- Become or stay the exporting process, unless another process is. Return whether spans are queued only from now on.
+-- Become or stay the exporting process, unless another process exports. Return whether no exporter existed before.
 INSERT INTO /*schema*/exporters AS held (name, endpoint, holder_id, expires_at)
 VALUES ('otlp', :endpoint::text, :holder_id::text, now() + make_interval(secs => :ttl::double precision))
 ON CONFLICT (name) DO UPDATE SET
@@ -36,7 +36,7 @@ WITH page AS MATERIALIZED (
 SELECT p.started_at, p.thread_id, p.run_id FROM page p ORDER BY p.started_at DESC, p.thread_id, p.run_id;
 
 -- name: list_exports
--- Return queued spans, the oldest first, about as many as asked for.
+-- Return the oldest batches of queued spans, with about the given number of spans.
 SELECT e.thread_id, e.export_id, e.run_id, e.span_ids, e.started_ats
 FROM (
     SELECT o.*, sum(cardinality(o.span_ids)) OVER (ORDER BY o.created_at, o.thread_id, o.export_id) AS total
@@ -49,8 +49,8 @@ WHERE e.total - cardinality(e.span_ids) < :most_spans
 ORDER BY e.created_at, e.thread_id, e.export_id;
 
 -- name: read_ended_spans
--- Return some spans that have ended, with what is needed of their runs and parents, and their content if that is asked
--- for. A parent that began several times, as roots of attempts may, is the last one that began before the span.
+-- Return some spans that have ended, with data of their runs and parents, and their content if it is requested.
+-- A root has one row for each attempt. The parent is the last such row that began before the span.
 -- opens: spans.input
 -- opens: spans.output
 -- opens: spans.error_message
@@ -68,7 +68,7 @@ SELECT s.thread_id, s.run_id, s.span_id, s.started_at, s.ended_at, s.parent_span
     CASE WHEN c.is_shown AND s.output IS NULL AND s.parent_span_id IS NULL THEN r.output END AS run_output
 FROM unnest(:thread_ids::text[], :run_ids::text[], :span_ids::text[], :started_ats::timestamptz[])
     AS k (thread_id, run_id, span_id, started_at)
--- Looked up one by one (`OFFSET 0`), because a join would read all spans of the threads.
+-- `OFFSET 0` makes PostgreSQL look up each span by itself. A join would read all spans of the threads.
 CROSS JOIN LATERAL (
     SELECT e.* FROM /*schema*/spans e
     WHERE e.thread_id = k.thread_id AND e.run_id = k.run_id AND e.span_id = k.span_id AND e.started_at = k.started_at

@@ -77,7 +77,7 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, str]]] = {
     "input.mime_type": ("all others, with content", "`application/json` or `text/plain`"),
     "output.mime_type": ("all others, with content", "`application/json` or `text/plain`"),
 }
-"""The spans that have an attribute, and its meaning, by the attribute's name."""
+"""For each attribute: the spans that have it, and its meaning."""
 _SCHEMA: Final = "https://opentelemetry.io/schemas/"
 _NAMES: Final = {
     "invoke_workflow": "gen_ai.workflow.name",
@@ -102,7 +102,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def resource_of_process() -> Resource:
-    """Return the resource of all spans: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, and nothing random."""
+    """Return the resource of all spans, from `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` without random ids."""
     return Resource({"service.name": "langgraph_pgstate"}).merge(OTELResourceDetector().detect())
 
 
@@ -184,7 +184,7 @@ def _name_of(span: EndedSpan, attributes: Mapping[str, Any]) -> str:
 
 def _attributes_of(span: EndedSpan) -> dict[str, Any]:
     is_model = span.kind == "llm"
-    # Backends take a span with tokens for the call of a model.
+    # Backends treat every span that has token counts as a model call.
     stored = {name: value for name, value in span.attributes.items() if is_model or not name.startswith(_USAGE)}
     operation = stored.get("gen_ai.operation.name")
     found: dict[str, Any] = {
@@ -212,7 +212,7 @@ def _attributes_of(span: EndedSpan) -> dict[str, Any]:
 
 
 def _content_of(span: EndedSpan, operation: str | None) -> dict[str, Any]:
-    """Return input and output; empty if they were not read."""
+    """Return the attributes of a span's input and output, with `None` for values that were not read."""
     if operation == "execute_tool":
         output = span.output
         result = output.get("content") if isinstance(output, Mapping) and output.get("role") == "tool" else output

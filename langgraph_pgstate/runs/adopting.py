@@ -63,7 +63,7 @@ async def adopt(
                             continue
                         found = await enqueue(db, queries, [request])
                 except Exception as error:
-                    # The run's thread was deleted meanwhile, or another process adopted the run first.
+                    # Meanwhile the run's thread was deleted, or another process has adopted the run.
                     if is_of_one_row(error) or is_locked(error):
                         continue
                     raise

@@ -125,7 +125,7 @@ class AsyncRuns(AsyncRunQueue):
             NotFoundError: If the checkpoint from which the run starts does not exist.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
             ThreadDeletedError: If the thread was deleted.
-            StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If it is another one when the
+            StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If it no longer is when the
                 run begins, the run ends with this error.
         """
         weighed = (input, command, [*options.values()])
@@ -142,7 +142,8 @@ class AsyncRuns(AsyncRunQueue):
             connection: As for `enqueue`.
 
         Raises:
-            ConfigurationError: As for `enqueue`, or if one of several runs of a thread has a strategy but `enqueue`.
+            ConfigurationError: As for `enqueue`, or if a thread has several runs, of which one has another strategy
+                than `enqueue`.
         """
         return await self._enqueue(await heavy.compute(runs, self.encoder.many, runs), connection)
 
@@ -166,7 +167,7 @@ class AsyncRuns(AsyncRunQueue):
         return found
 
     def handle(self, thread_id: str, run_id: str) -> AsyncRunHandle:
-        """Return the handle of a run, without looking for it."""
+        """Return the handle of a run. The call does not check that the run exists."""
         return AsyncRunHandle(self, *_key(thread_id, run_id), is_known=False)
 
     async def status(self, thread_id: str, run_id: str) -> str:
@@ -194,14 +195,14 @@ class AsyncRuns(AsyncRunQueue):
             is_known: Whether the run is known to have existed. If it no longer exists, it was rolled back or deleted.
 
         Returns:
-            The values of the state's channels, and `__interrupt__`, a list of interrupts, if it was interrupted.
-            `graph.invoke` returns the same, but without channels that the graph's output schema leaves out. Empty if
-            the run has deleted its thread. For an `@entrypoint`, its return value.
+            The values of the state's channels; for an interrupted run also `__interrupt__`, a list of interrupts.
+            Unlike `graph.invoke`, also channels that the graph's output schema leaves out. Empty if the run has deleted
+            its thread. For an `@entrypoint`, its return value.
 
         Raises:
             RunFailedError: If the run ended with an error or took too long.
             RunCancelledError: If the run was cancelled, or rolled back meanwhile.
-            RunTimeoutError: If the run has not ended in time. The run goes on.
+            RunTimeoutError: If the run has not ended within `timeout`. The run goes on.
             NotFoundError: If there is no such run.
         """
         key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), asyncio.Event()
@@ -250,8 +251,8 @@ class AsyncRuns(AsyncRunQueue):
             thread_id: The thread. It may have no runs yet.
             last_event_id: Run and id of the last event that the caller has, like `RUN:12`. Runs that ended before this
                 run are left out.
-            since: Without `last_event_id`: a time with a time zone. Also yield the runs that ended after it, oldest
-                first, at most the last hundred.
+            since: A time with a time zone, for calls without `last_event_id`. Also yield runs that ended after this
+                time, oldest first, at most the last hundred.
 
         Raises:
             ConfigurationError: If the run has no such event.
@@ -280,7 +281,7 @@ class AsyncRuns(AsyncRunQueue):
         by: str | None = None,
         unless_retried_after: datetime | None = None,
     ) -> str:
-        """Cancel a run: a pending one ends at once, the worker of a running one is asked to end it. Atomic.
+        """Cancel a run. A pending run ends at once; for a running run, its worker is asked to end it. Atomic.
 
         Args:
             thread_id: The thread.
@@ -289,8 +290,8 @@ class AsyncRuns(AsyncRunQueue):
                 deletes the run with its checkpoints. If several actions are asked for before the run has ended,
                 `rollback` prevails, or else the first.
             by: Name of the person who cancels it. An event of the kind `action` has this name.
-            unless_retried_after: Do not cancel the run if a person has retried it after this time of the database, for
-                example the `enqueued_at` of `queued()` when the caller looked.
+            unless_retried_after: Do not cancel the run if a person has retried it after this time of the database. Pass
+                for example the `enqueued_at` that the caller has read by `queued()`.
 
         Returns:
             The run's status; `running` if its worker was asked. A run that has ended keeps its status.
@@ -316,8 +317,8 @@ class AsyncRuns(AsyncRunQueue):
             thread_id: The thread.
             run_id: The run.
             by: Name of the person who retries it. An event of the kind `action` has this name.
-            unless_run_within: Do not retry the run if another run of its thread was enqueued or began within this time,
-                since the caller looked. `None`: a run without checkpoints is enqueued behind the other run.
+            unless_run_within: Do not retry the run if another run of its thread was enqueued or began within this time.
+                Pass the time since the caller read the run. `None`: a run without checkpoints follows the other run.
 
         Returns:
             Whether the run was enqueued. False if it succeeded, was discarded, or is in the queue. Also false if it has

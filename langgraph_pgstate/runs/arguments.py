@@ -57,11 +57,11 @@ def name_of(name: str, value: Any) -> str:
     """Return a validated name of a queue, a graph or a schedule.
 
     Raises:
-        ConfigurationError: If it is empty, too long, or cannot be stored.
+        ConfigurationError: If the name is empty, too long, or cannot be stored.
     """
     found = identifier(name, value)
     if not found or len(found.encode()) > _NAME_BYTES:
-        raise ConfigurationError(f"{name} must be of 1 to {_NAME_BYTES} bytes, not {found!r}")
+        raise ConfigurationError(f"{name} must have 1 to {_NAME_BYTES} bytes, not {found!r}")
     return found
 
 
@@ -69,7 +69,7 @@ def run_id_of(value: Any) -> str:
     """Return a validated id of a run; a new one if none is given.
 
     Raises:
-        ConfigurationError: If it is empty or cannot be stored.
+        ConfigurationError: If the id is empty or cannot be stored.
     """
     if value is None:
         return str(uuid7())
@@ -99,7 +99,7 @@ def seconds_of(name: str, value: Any) -> float | None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 10**9:
-        raise ConfigurationError(f"{name} must be seconds, more than 0, or a timedelta, not {value!r}")
+        raise ConfigurationError(f"{name} must be a number of seconds above 0, or a timedelta, not {value!r}")
     return float(seconds)
 
 

@@ -33,7 +33,7 @@ async def cancel(
     by: str | None = None,
     unless_retried_after: datetime | None = None,
 ) -> str:
-    """Cancel a run. A pending one ends at once; the worker of a running one is asked to end it. One transaction.
+    """Cancel a run. A pending run ends at once; for a running run, its worker is asked to end it. One transaction.
 
     Args:
         db: The connection.
@@ -43,8 +43,8 @@ async def cancel(
         action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
             deletes the run with its checkpoints. If several actions are asked for before the run has ended, `rollback`
             prevails, or else the first.
-        by: Name of the person who cancels it, for an event. If several persons ask for the same, the first has an
-            event.
+        by: Name of the person who cancels it, for an event. If several persons request the same action, only the first
+            gets an event.
         unless_retried_after: Refuse the action if a person has retried the run after this time of the database.
 
     Returns:
@@ -56,7 +56,7 @@ async def cancel(
         AlreadyDoneError: If a person has retried the run since. Nothing was written.
     """
     if action not in ACTIONS:
-        raise ConfigurationError(f"a run is cancelled by {', '.join(map(repr, ACTIONS))}, not {action!r}")
+        raise ConfigurationError(f"action must be one of {', '.join(map(repr, ACTIONS))}, not {action!r}")
     key = {"thread_id": thread_id, "run_id": run_id}
     after = time_of("unless_retried_after", unless_retried_after)
     async with db.transaction():
@@ -75,7 +75,7 @@ async def cancel(
 
 
 def _changes(row: Sequence[Any], action: str) -> bool:
-    """Return whether a row of `lock_queued` does not have this way of ending yet."""
+    """Return whether an action changes how the run of a `lock_queued` row will end."""
     _, status, asked = row
     return status == "pending" or asked is None or (action == "rollback" and asked != action)
 
@@ -106,7 +106,7 @@ async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[
     for run_id, status, stored in rows:
         if status == "pending":
             asked = how_to_cancel(stored)
-            # A requeued run may have been cancelled before.
+            # If the pending run was requeued, it may have been cancelled before, in another way.
             pending.setdefault(action if asked is None or action == "rollback" else asked, []).append(run_id)
     if running:
         await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})
@@ -142,13 +142,12 @@ async def retry(
 ) -> bool:
     """Enqueue a run again that ended without success. Its attempts are counted anew.
 
-    It resumes from its newest checkpoint. One round trip, or one transaction with an event that names who did it; safe
-    to repeat.
+    It resumes from its newest checkpoint. One round trip, or one transaction with a person's event; safe to repeat.
 
     Returns:
-        Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
-        checkpoints and another run of its thread has gone on since, or is about to; also if another run of the thread
-        was enqueued or began within a time, if one is given.
+        Whether the run was enqueued. False if it succeeded, was discarded, or is in the queue. Also false if it has
+        checkpoints and another run has continued its thread, or is about to. Also false if a time is given, and another
+        run of the thread was enqueued or began within that time.
 
     Raises:
         NotFoundError: If there is no such run, or it was not enqueued.

@@ -1,5 +1,5 @@
 -- name: lock_queued
--- Lock a thread's runs that are in the queue and not enqueued for later, or one run, against claims, and return them.
+-- Lock against claims, and return, one queued run of a thread, or all its queued runs that are not enqueued for later.
 SELECT q.run_id, q.status, q.cancel FROM /*schema*/queue q
 WHERE q.thread_id = :thread_id::text
     AND (q.run_id = :run_id::text OR :run_id::text IS NULL AND q.number IS NOT NULL)
@@ -16,7 +16,7 @@ ORDER BY v.event_id DESC
 LIMIT 1;
 
 -- name: ask_cancel
--- Ask the worker of a running run to end it. Of several requests, a rollback takes precedence, or else the first.
+-- Ask the worker of a running run to end it. A request for a rollback replaces an earlier request; no other one does.
 UPDATE /*schema*/queue SET cancel = :cancel::text
 WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status = 'running'
     AND (cancel IS NULL OR :cancel = 'rollback');
@@ -56,7 +56,7 @@ INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run, ended_at, deliver_a
 
 -- name: delete_queued
 -- Delete some or all of a thread's runs from the queue, with their requests. The lease of a running run is taken from
--- its worker, so that late writes are refused. Late writes of a worker that has requeued a run are refused, too.
+-- its worker, so that late writes are refused. So are late writes of a worker that has requeued a run.
 WITH gone AS (
     DELETE FROM /*schema*/queue
     WHERE thread_id = :thread_id AND (:run_ids::text[] IS NULL OR run_id = ANY(:run_ids))
@@ -74,9 +74,9 @@ DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND (:run_ids IS NULL OR run_id = ANY(:run_ids));
 
 -- name: set_thread_status
--- Set the status of a thread whose queue has changed. It is busy while the queue has runs of it. Otherwise the newest
--- run that had begun decides. A run that was cancelled before it began does not, because it has not changed an
--- interrupt, for example.
+-- Set the status of a thread whose queue has changed. The thread is busy while the queue has runs of it. Otherwise the
+-- status follows from the newest run that had begun. A run that was cancelled before it began does not count, because
+-- it has changed nothing.
 UPDATE /*schema*/threads SET status = found.status
 FROM (
     SELECT CASE
@@ -100,9 +100,9 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 
 -- name: retry_run
 -- Enqueue an ended run again behind the other runs of its thread, if its request is still stored. A run with
--- checkpoints resumes from its newest one, so it is not enqueued if another run has continued the thread or is about
--- to. With a time, no run is enqueued if another run of the thread was enqueued or began within that time. Runs after
--- `lock_threads_for_no_key_update`.
+-- checkpoints resumes from its newest checkpoint, so it is not enqueued if another run has continued the thread or is
+-- about to. With a time, no run is enqueued if another run of the thread was enqueued or began within that time. Runs
+-- after `lock_threads_for_no_key_update`.
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback
 WITH given AS MATERIALIZED (
@@ -142,8 +142,8 @@ UPDATE /*schema*/runs SET
 FROM given g WHERE runs.thread_id = :thread_id::text AND runs.run_id = :run_id::text;
 
 -- name: discard_request
--- Delete the request of a run that failed, took too long or was cancelled. Runs after `lock_threads_for_no_key_update`,
--- or it would not see that the run is about to be retried.
+-- Delete the request of a run that failed, took too long or was cancelled. Runs after `lock_threads_for_no_key_update`.
+-- Without this lock, it would not see that the run is being retried.
 DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND EXISTS (
     SELECT 1 FROM /*schema*/runs r

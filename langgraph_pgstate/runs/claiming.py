@@ -15,10 +15,10 @@ from langgraph_pgstate.runs.requests import options_of
 from langgraph_pgstate.runs.types import ClaimedRun, Claims
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# Most statements of one claim. Each statement may find runs that are not free, and puts off as many as it could claim.
+# Maximum number of statements of one claim. A statement that finds runs which are not free puts these off.
 _MOST_STATEMENTS: Final = 20
 _SET_ASIDE: Final = 1000
-# Same number as in `claim_runs`.
+# The same number as the `LIMIT` of `claim_runs`.
 _MOST_RUNS: Final = 100
 _LIMITED: Final = ("limits", "waiting")
 
@@ -41,10 +41,9 @@ async def claim(
 ) -> Claims:
     """Claim runs of some graphs with the leases of their threads, by priority and position.
 
-    One transaction in one round trip, or a few: if more than 100 runs are claimed, if leases are held by other
-    processes, which puts such runs off for a second, or if keys are at their limits, which sets their runs aside. If
-    the response is lost, `tend` returns the claimed runs. The claim waits only a moment for a lock; see
-    `locking.is_locked`.
+    One transaction in one round trip. More are needed if more than 100 runs are claimed, if other processes hold leases
+    (their runs are put off for a second), or if keys are at their limits (their runs are set aside). If the response is
+    lost, `tend` returns the claimed runs. The claim waits only a moment for a lock; see `locking.is_locked`.
 
     Args:
         db: The connection.
@@ -52,10 +51,10 @@ async def claim(
         worker_id: The worker, which holds the leases.
         queue: The queue.
         graphs: Graphs that the worker can run.
-        limit: Most runs to claim.
+        limit: Maximum number of runs to claim.
         ttl: Seconds until the leases expire, unless they are renewed.
-        versions: By graph, the versions that the worker accepts besides runs without a version.
-        has_limits: Whether the queue had limits at the last claim; saves a statement if that is still so.
+        versions: For each graph, the accepted versions. Runs without a version are always accepted.
+        has_limits: Whether the queue had limits at the last claim. If it still has, this saves a statement.
         ended: Keys of ended runs. Other runs of these keys that wait for their limits are claimed, too.
         suspects: Whether to claim only runs that must be alone in their worker (true), or only other runs (false); all
             by default.
@@ -82,11 +81,11 @@ async def claim(
         if db.keys is None:
             rows = await db.fetch_together(statements)
         else:
-            # Without the data keys of what it has claimed, the claim is undone, and made again when they are loaded.
+            # If data keys of the claimed runs are not loaded, the claim is undone, and repeated when they are.
             async with db.transaction():
                 rows = await db.fetch_together(statements)
         ended = ()
-        # `claimed` and what was left instead; see the comment of `claim_runs`.
+        # The kinds of rows are described at `claim_runs`.
         kinds = {row[0] for row in rows}
         was_limited = claims.has_limits
         claims = Claims(
@@ -115,7 +114,7 @@ async def choose_isolated(
     versions: Mapping[str, Sequence[str]] | None = None,
     is_dead: Callable[[str], bool] = lambda _: False,
 ) -> str | None:
-    """Return the worker that must claim a queue's next run that must be alone: the worker with the fewest runs.
+    """Return the worker that claims a queue's next run that must be alone: the worker with the fewest runs.
 
     So one worker at a time claims no other run until it is idle, while the other workers go on. One statement.
 
@@ -123,7 +122,7 @@ async def choose_isolated(
         db: The connection.
         queries: The queries of the schema.
         queue: The queue.
-        graphs: Graphs that the asking worker can run; `None` is returned if no such run of them waits.
+        graphs: Graphs that the calling worker can run. If no run of them must be alone, the result is `None`.
         versions: As for `claim`.
         is_dead: Returns whether a worker is known to be dead, so that it is not chosen. Other dead workers can be
             chosen until they expire.
@@ -181,7 +180,7 @@ def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
         if options is not None:
             given = options_of(options, f"run {run_id!r} of thread {thread_id!r}")
     except CorruptStateError as error:
-        # The run fails with this error when it begins, and does not keep other runs from being claimed.
+        # The run fails with this error when it begins. The claim goes on, for the sake of the other runs.
         _log.error("%s", error)
         unreadable = error
     return ClaimedRun(

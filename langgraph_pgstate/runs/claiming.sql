@@ -1,9 +1,9 @@
 -- name: claim_runs
--- Claim ready runs of some graphs with the leases of their threads, 100 at most, by priority and position, and return
--- them with what they are to do. A run whose thread's lease is held or locked by another process is put off for a
--- second, and returned as `held`. A queue with limits is returned as `limits`, and one with runs that wait for a limit as
--- `waiting`. Then nothing is claimed; see `claim_limited_runs`. Runs that are suspect are claimed only if that is asked
--- for; a queue with some is returned as `suspects`.
+-- Claim ready runs of some graphs with the leases of their threads, 100 at most, by priority and position. The first
+-- column of a row is its kind. `claimed`: a claimed run with its request. `held`: a run that is put off for a second,
+-- because another process holds or has locked its thread's lease. `limits`: the queue has limits. `waiting`: runs of
+-- the queue wait for a limit. With either of these, nothing is claimed; see `claim_limited_runs`. `suspects`: the queue
+-- has suspect runs, which are claimed only if `suspects` is not false.
 -- opens: run_requests.data if intact
 -- leaves: stream_batches.data
 WITH
@@ -123,13 +123,13 @@ FROM (
 ORDER BY priority DESC, position;
 
 -- name: claim_limited_runs
--- Claim runs as `claim_runs` does, and keep the limits of the queue. Return keys that are at their limits as `full`,
--- and `busy` if another worker has just claimed.
+-- Claim runs as `claim_runs` does, within the limits of the queue. Further kinds of rows: `full`, a key that is at its
+-- limit; `busy`, if another worker has just claimed.
 -- opens: run_requests.data if intact
 -- leaves: stream_batches.data
 WITH
 whole AS MATERIALIZED (
-    -- Checked both ways, so that a clock that was set back does not lengthen a window by as much.
+    -- `abs` ends a window that seems to begin in the future, because the clock was set back.
     SELECT u.revision, abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
             AS is_same_window, u.window_claims, least(
             :limit::integer,
@@ -199,7 +199,7 @@ candidates AS MATERIALIZED (
     UNION ALL
     SELECT '', w.*, (SELECT count(*) FROM ranked WHERE is_free), now() FROM whole w WHERE w.free > 0
 ), locked AS MATERIALIZED (
-    -- The current rows. A revision that differs from the snapshot means that a claim was not counted.
+    -- The current rows. If a revision differs from the snapshot, a claim was committed since that was not counted.
     SELECT u.key, u.revision FROM /*schema*/queue_keys u
     WHERE u.queue = :queue AND u.key IN (SELECT s.key FROM seen s WHERE s.claims > 0)
     FOR UPDATE SKIP LOCKED
@@ -313,8 +313,8 @@ FROM (
 ORDER BY priority DESC, position;
 
 -- name: list_isolated_workers
--- Return the workers that accept the first of the runs of a queue that are claimed alone, of some graphs and versions, and
--- have been seen lately: those with the fewest runs first.
+-- Find the first run of a queue, of some graphs and versions, that must be claimed alone. Return the workers that
+-- accept it and were seen lately, those with the fewest runs first.
 SELECT w.worker_id FROM (
     SELECT q.graph, q.version FROM /*schema*/queue q
     WHERE q.queue = :queue::text AND q.is_suspect AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
@@ -331,7 +331,7 @@ ORDER BY (
 ), w.worker_id;
 
 -- name: limit_keys
--- Hide ready runs of keys that are at their limits from claims; what another transaction has locked is left out.
+-- Hide ready runs of keys that are at their limits from claims. Runs that another transaction has locked are left out.
 UPDATE /*schema*/queue SET is_limited = true
 FROM (
     SELECT c.* FROM unnest(:keys::text[]) AS k (key) CROSS JOIN LATERAL (
@@ -344,7 +344,7 @@ FROM (
 WHERE queue.thread_id = waiting.thread_id AND queue.run_id = waiting.run_id AND queue.is_ready;
 
 -- name: find_limited_keys
--- Return a page of the keys of which runs wait for a limit, after a cursor.
+-- Return a page of the keys that have runs which wait for a limit, after a cursor.
 WITH RECURSIVE keys AS (
     SELECT (
         SELECT q.key FROM /*schema*/queue q WHERE q.queue = :queue::text AND q.is_limited AND q.key > :cursor_key::text

@@ -15,7 +15,7 @@ from langgraph_pgstate.runs.types import StreamEvent, StreamPage, ThreadEvent, T
 
 T = TypeVar("T")
 
-# Status of a run that was rolled back, or whose thread was deleted.
+# Status of a run that no longer exists, because it was rolled back or its thread was deleted.
 _DELETED: Final = "deleted"
 # End of the id of a run's last event.
 _END: Final = ".end"
@@ -35,7 +35,7 @@ class Cursor:
         codec: Decodes events.
         thread_id: The thread.
         run_id: The run.
-        last_event_id: Id of the last event that the reader has; from the first one without it.
+        last_event_id: Id of the last event that the reader has; `None` to read from the first event.
 
     Raises:
         ConfigurationError: If the id is malformed.
@@ -67,8 +67,8 @@ class Cursor:
         is_first, self._is_first = self._is_first, False
         if is_first:
             self._check(page)
-        # Taken events are dropped, because the reader may wait long between two events, and other readers share the
-        # page.
+        # The list is a copy, because other readers share the page. Events are dropped as they are taken, because the
+        # reader may wait long between two events.
         batches = [*reversed(page.batches)]
         page = page._replace(batches=[])
         while batches:
@@ -90,7 +90,7 @@ class Cursor:
         if not page.is_full and page.status not in UNFINISHED:
             self.has_ended = True
             yield from self._gap((page.last_event or 0) + 1)
-            # The reader has these events of the end already, unless the run has gone on since.
+            # If the run has not gone on since, the reader may already have its events `error` and `end`.
             known = self._known_end if is_first and self._after == self._given else ""
             if known == _END:
                 return
@@ -108,7 +108,7 @@ class Cursor:
             raise ConfigurationError(f"run {run_id!r} of thread {thread_id!r} has no event {self._after} yet")
 
     def _gap(self, following: int) -> Iterator[StreamEvent]:
-        """Yield an event `gap` if events before a number are no longer stored."""
+        """Yield an event `gap` if events between the cursor and a number are no longer stored."""
         if following > self._after + 1:
             missing = {"first": str(self._after + 1), "last": str(following - 1)}
             self._after = following - 1
@@ -128,14 +128,14 @@ class ThreadCursor:
     """A reader's place in the events of a thread's runs, one run after another. No I/O.
 
     Attributes:
-        has_ended: False: a thread may always get another run.
+        has_ended: Always false, because a thread may get another run.
 
     Args:
         codec: Decodes events.
         thread_id: The thread.
-        last_event_id: Id of a run and of the last of its events that the reader has, like `RUN:12`; without it, the
-            reader gets the events of the runs that have not ended, or else of the one that ended last.
-        since: Without `last_event_id`: the reader gets those of all runs that ended after this time, too.
+        last_event_id: Id of a run, and of its last event that the reader has, like `RUN:12`. Without it, reading begins
+            with the runs that have not ended, or else with the run that ended last.
+        since: Without `last_event_id`: reading begins with the runs that ended after this time.
 
     Raises:
         ConfigurationError: If the id is malformed.
@@ -148,14 +148,14 @@ class ThreadCursor:
     ) -> None:
         self._codec, self._thread_id, self._ended_since = codec, thread_id, since
         self._given: str | None = None
-        # By run, the number of the last event that the reader has.
+        # By run, the id of the last event that the reader has.
         self._last: dict[str, str] = {}
         if last_event_id:
             self._given, _, id = last_event_id.rpartition(":")
             if not self._given or _number_of(id) is None:
                 raise ConfigurationError(f"last_event_id must have the form RUN:12, not {last_event_id!r}")
             self._last[self._given] = id
-        # Runs whose end is reported whenever it was, besides those that end after `_after`.
+        # Runs whose end is reported even if it was before `_after`.
         self._expected: set[str] = set()
         self._after: datetime | None = None
         self._since: datetime | None = None
@@ -181,7 +181,7 @@ class ThreadCursor:
         return self._after is None or self._next(page) is not None
 
     def take(self, page: StreamPage | ThreadPage) -> Iterator[ThreadEvent]:
-        """Yield the events of a page, and move behind them."""
+        """Yield the events of a page, and move the cursor behind them."""
         if isinstance(page, ThreadPage):
             self._begin(page)
             return
@@ -202,7 +202,7 @@ class ThreadCursor:
             if given is not None:
                 self._expected.add(given.run_id)
             elif page.runs and not unfinished:
-                # The caller may have started the run just now.
+                # The caller may have just started this run, so its end is reported, too.
                 self._expected.add(page.runs[-1].run_id)
         self._expected.update(run.run_id for run in unfinished)
         # Runs that ended long ago are read again until their end was reported.
@@ -225,7 +225,7 @@ class ThreadCursor:
         if not is_wanted:
             return False
         last = self._last.get(run.run_id, "")
-        # The run may have been retried since, and have ended again with further events.
+        # After its end was reported, the run may have been retried and have ended again.
         return not last.endswith(_END) or (run.last_event or 0) > (_number_of(last) or 0)
 
 
@@ -242,12 +242,12 @@ def _event_of(decoded: Decoded, attempt: int, stored_at: datetime | None) -> Str
 
 
 def _number_of(last_event_id: str | int | None) -> int | None:
-    """Return the number of the event with an id; 0 for `-1`, which servers take for the time before the first."""
+    """Return the number of the event with an id; 0 for `-1`, which by convention means before the first event."""
     if last_event_id is None or last_event_id == "":
         return None
     try:
         number = int(str(last_event_id).partition(".")[0])
-        # A number that the database refuses would fail the statement of all readers.
+        # The database refuses a larger number, and the statement that serves all readers would fail.
         if number > _MOST_EVENTS:
             raise ValueError
         return max(0, number)

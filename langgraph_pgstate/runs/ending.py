@@ -22,7 +22,7 @@ from langgraph_pgstate.threads.rows import delete_runs_of, delete_thread
 ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
 # Seconds in which readers of a run that deletes its thread can learn of its end.
 _OUTLIVING_SECONDS: Final = 60.0
-# A notification holds 8,000 bytes.
+# Limits for the ids in a notification, which can hold 8,000 bytes.
 _MOST_IDS, _LONGEST_ID = 100, 40
 
 log = logging.getLogger("langgraph_pgstate.worker")
@@ -62,30 +62,30 @@ async def finish(
 ) -> bool:
     """End a run, or put it back for another attempt; release its lease, and make the thread's next run ready.
 
-    One transaction, in one round trip unless the thread is deleted; safe to repeat. Like the others below, it waits a
-    moment only for a lock; see `locking.is_locked`.
+    One transaction, in one round trip unless the thread is deleted; safe to repeat. It waits only a moment for a lock;
+    see `locking.is_locked`. So do the other functions below.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         key: The run under its lease.
         status: `success`, `interrupted`, `error`, `cancelled` or `timeout`.
-        error: Its error.
+        error: The run's error.
         retry_after: Seconds until the next attempt, instead of an end. The thread's other runs wait for it.
         events: Events of the run that may not be stored yet.
         deletes_thread: Whether the thread is deleted in the same transaction if the run succeeded and no other run of
             the thread is in the queue. The run and its events stay for a minute, until `sweep`.
         keep_for: Seconds for which the lease is renewed instead of being released, because code of the run still runs.
-            Claims put off the thread's runs until the caller releases it, or it expires.
-        then: A run of another thread that is enqueued in the same transaction. If it is refused, the run ends without
-            it.
+            Claims put off the thread's runs until the caller releases the lease, or until it expires.
+        then: A run of another thread to enqueue in the same transaction. If this run is refused, the first run still
+            ends.
 
     Returns:
-        False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written. False also
-        if the run is to be rolled back, which is left to `roll_back`.
+        False if the lease was lost, because another worker runs or has ended the run. Then nothing was written. Also
+        false if the run must be rolled back; call `roll_back`.
     """
     if status not in ENDS:
-        raise ConfigurationError(f"a run ends as {', '.join(ENDS)}, not {status!r}")
+        raise ConfigurationError(f"status must be one of {', '.join(ENDS)}, not {status!r}")
     if then is not None:
         async with db.transaction():
             ended = await finish(db, queries, key, status, error, events=events, keep_for=keep_for)
@@ -100,7 +100,7 @@ async def finish(
             return True
     elif await _finish(db, queries, [key], status, events, error, keep_for):
         return True
-    # The response to an earlier try may have been lost.
+    # An earlier attempt may have ended the run, if its response was lost.
     return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
 
 
@@ -120,7 +120,7 @@ async def finish_together(
     trip.
 
     Returns:
-        False if some were not ended; `finish` says which.
+        False if some runs were not ended; call `finish` for each.
     """
     return await _finish(db, queries, keys, status, events) == len(keys)
 
@@ -133,7 +133,7 @@ async def give_back(
     *,
     keep_for: float | None = None,
 ) -> bool:
-    """Requeue a run before the other runs of its thread and its queue. The attempt does not count.
+    """Requeue a run, ahead of the other runs of its thread and its queue. The attempt does not count.
 
     One transaction in one round trip.
 
@@ -169,8 +169,8 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
             return ended > 0
         ended = await db.execute(queries.end_runs, _end([key], "cancelled", rolls_back=True))
         if ended:
-            # A put of the run that is on its way is refused. A released lease would accept it until another lease is
-            # taken.
+            # A new fencing token refuses late puts of the run. After a mere release, they would be accepted until
+            # another lease is taken.
             lease = {"thread_id": key.thread_id, "fencing_token": key.fencing_token}
             await db.execute(queries.fence_lease, {**lease, "is_dead": True})
             await delete_runs_of(db, queries, key.thread_id, [key.run_id])
@@ -218,7 +218,7 @@ async def _finish_with_thread(db: Connection, queries: Queries, key: RunKey, eve
     async with db.transaction():
         await db.fetch(*bounded_waits(queries))
         await db.execute(queries.release_leases, _keys([key]))
-        # Locked in full at once, because a put with a weaker lock may have to update the row, which would deadlock.
+        # The row is locked for update at once: two transactions that both raise a weaker lock would deadlock.
         await db.fetch(queries.lock_thread_for_update, {"thread_id": key.thread_id})
         for statement in append_statements(queries, events):
             await db.execute(*statement)
@@ -272,8 +272,8 @@ async def _under_leases(
         The number of rows that the statement affected.
     """
     threads = {"thread_ids": [key.thread_id for key in keys]}
-    # The lease is locked first, because a guarded put shares it before it changes the thread's row. A thread's first
-    # put and a deletion lock the row first. Then this end gives way before PostgreSQL looks for deadlocks.
+    # The lease is locked before the thread's row, as by guarded puts. A thread's first put and a deletion lock the row
+    # first. In a conflict with them, this transaction's lock timeout ends it before PostgreSQL looks for deadlocks.
     lease = queries.release_leases if keep_for is None else queries.renew_leases
     statements = [
         bounded_waits(queries),

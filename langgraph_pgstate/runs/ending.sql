@@ -1,5 +1,5 @@
 -- name: release_leases
--- Lock and release leases by their numbers, which are kept, so that the next ones are higher.
+-- Lock and release leases by their numbers. The numbers are kept, so that the next leases have higher numbers.
 UPDATE /*schema*/leases SET holder_id = NULL, expires_at = now()
 FROM (
     SELECT l.thread_id FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS g (thread_id, fencing_token)
@@ -9,10 +9,10 @@ FROM (
 WHERE leases.thread_id = held.thread_id;
 
 -- name: end_runs
--- End runs that their worker runs under the current leases of their threads. Leaves out those whose lease was lost, or
--- that are to be rolled back if this is not done here. If they succeeded, what they were to do is deleted, and what
--- runs were to do that their threads have gone on from. If they were interrupted, their default answers are due so long
--- after their oldest interrupts. Runs after `release_leases` and `lock_threads_for_no_key_update`.
+-- End runs that their worker runs under the current leases of their threads. Leaves out runs whose lease was lost, and
+-- runs that must be rolled back unless `rolls_back`. With success, the requests of these runs and of their threads'
+-- interrupted runs are deleted. With interrupts, a default answer becomes due `answer_after` the oldest interrupt. Runs
+-- after `release_leases` and `lock_threads_for_no_key_update`.
 -- seals: runs.error_message with thread_id = thread_ids, run_id = run_ids
 -- seals: runs.error_traceback with thread_id = thread_ids, run_id = run_ids
 -- leaves: runs.metadata
@@ -47,7 +47,7 @@ WITH mine AS MATERIALIZED (
     )
 ), waiting AS (
     UPDATE /*schema*/run_requests AS d
-    -- If it was spoiled, the sweep that answers reports it.
+    -- An invalid `answer_after` counts as 0. The sweep that answers then reports it.
     SET answer_at = make_interval(secs => coalesce((
         jsonb_path_query_first(d.options, '$.answer_after ? (@ > 0 && @ < 100000000000)'::jsonpath) #>> '{}'::text[]
     )::double precision, 0)) + coalesce((
@@ -64,7 +64,7 @@ WITH mine AS MATERIALIZED (
 ), done AS (
     DELETE FROM /*schema*/run_requests AS d USING mine
     WHERE d.thread_id = mine.thread_id AND :status = 'success' AND (d.run_id = mine.run_id OR EXISTS (
-        -- With an offset, so that the planner looks for this run instead of hashing all that are interrupted.
+        -- `OFFSET 0` makes the planner look up this run instead of hashing all interrupted runs.
         SELECT 1 FROM /*schema*/runs r
         WHERE r.thread_id = mine.thread_id AND r.run_id = d.run_id AND r.status = 'interrupted' OFFSET 0
     ))
@@ -72,9 +72,9 @@ WITH mine AS MATERIALIZED (
 DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = mine.thread_id AND queue.run_id = mine.run_id;
 
 -- name: requeue_run
--- Put a run that its worker runs under the current lease of its thread back into the queue, for now or later, before
--- the other runs of its thread and its queue. One that is to be cancelled is ready at once, so that nothing waits for
--- it. Affects no row if the lease was lost. Runs after `release_leases` and `lock_threads_for_no_key_update`.
+-- Requeue a run that its worker runs under the current lease of its thread, for now or later, ahead of the other runs
+-- of its thread and its queue. A run that must be cancelled is ready at once, so that other runs do not wait for it.
+-- Affects no row if the lease was lost. Runs after `release_leases` and `lock_threads_for_no_key_update`.
 -- seals: runs.error_message
 -- seals: runs.error_traceback
 WITH mine AS MATERIALIZED (
@@ -128,6 +128,6 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.status =
 );
 
 -- name: notify_ended
--- Wake those who wait for runs that have ended, once the transaction commits. The payload is the ids of the runs, each
--- on a line of its own.
+-- Wake callers that wait for ended runs, once the transaction commits. The payload is the ids of the runs, one on each
+-- line.
 SELECT pg_notify('pgstate_ended', :run_ids::text);

@@ -26,7 +26,7 @@ from langgraph_pgstate.runs.types import EnqueuedRun
 from langgraph_pgstate.schema.queries import Queries, Statement
 
 _CONTENT: Final = frozenset({"options", "metadata"})
-# Without the quotation marks around it, which each language of the server has of its own.
+# The mark in the text of a database error. The quotation marks around it depend on the server's language.
 _MARK: Final = re.compile(r"pgstate-queue:(\[.*\])", re.DOTALL)
 
 
@@ -41,7 +41,7 @@ async def enqueue(
         db: The connection.
         queries: The queries of the schema.
         requests: The runs.
-        notifies: Whether workers that listen are woken when it commits.
+        notifies: Whether listening workers are woken when the transaction commits.
 
     Returns:
         The runs, in the order of the requests.
@@ -56,7 +56,7 @@ async def enqueue(
     """
     given = _distinct(requests)
     rows = [request.row for request in given]
-    # Without what the runs are given: only the statement that stores content encrypts it.
+    # These rows leave out content, because only the statement that stores content encrypts it.
     places = json.dumps([{name: row[name] for name in row.keys() - _CONTENT} for row in rows])
     checks: list[Statement] = [
         (queries.make_threads, {"rows": places}),
@@ -67,7 +67,7 @@ async def enqueue(
     notification: list[Statement] = [_notification(queries, db.tenant)] if notifies else []
     if db.keys is not None:
         for request in given:
-            # A new thread has no row yet.
+            # A new thread has no row yet from which its owner could be read.
             if request.owner["user_id"] or request.owner["tenant_id"]:
                 db.keys.note_owner(request.thread_id, lambda request=request: request.owner)  # type: ignore[misc]
     data = {"data": [f"\\x{request.data.hex()}" for request in given], **_ids(given)}
@@ -100,23 +100,23 @@ async def enqueue(
 
 
 def _distinct(requests: Sequence[RunRequest]) -> list[RunRequest]:
-    """Return requests without repeated ones.
+    """Return requests without repetitions.
 
     Raises:
-        ConfigurationError: If two requests have the same id but different threads, or one of several requests on a
-            thread does not wait.
+        ConfigurationError: If two requests have the same id but different threads, or if a later request on a thread
+            has another strategy than `enqueue`.
     """
     found: dict[str, RunRequest] = {}
     threads: Counter[str] = Counter()
     for request in requests:
         if found.setdefault(request.run_id, request).thread_id != request.thread_id:
-            raise ConfigurationError(f"run {request.run_id!r} is given for two threads")
+            raise ConfigurationError(f"run_id must name one run, but {request.run_id!r} is given for two threads")
     for request in found.values():
         threads[request.thread_id] += 1
         if request.strategy != "enqueue" and threads[request.thread_id] > 1:
             raise ConfigurationError(
-                f"thread {request.thread_id!r} is given several runs, of which run {request.run_id!r} has the strategy "
-                f"{request.strategy!r}: enqueue it apart"
+                f"multitask_strategy must be 'enqueue' for run {request.run_id!r}, not {request.strategy!r}, because "
+                f"the batch has several runs of thread {request.thread_id!r}"
             )
     return list(found.values())
 
@@ -151,8 +151,8 @@ def _refusal(error: Exception) -> PGStateError | None:
     if reason == "checkpoint":
         return NotFoundError(f"thread {thread_id!r} has no checkpoint {run_id!r}")
     if reason == "elsewhere":
-        return ConfigurationError(f"run {run_id!r} is one of thread {thread_id!r}: an id names one run")
-    return ConfigurationError(f"run {run_id!r} of thread {thread_id!r} was not enqueued: use another id")
+        return ConfigurationError(f"run_id must be new, but thread {thread_id!r} already has a run {run_id!r}")
+    return ConfigurationError(f"run_id must be new, but thread {thread_id!r} has a run {run_id!r} that was not enqueued")
 
 
 async def notify(db: Connection, queries: Queries) -> None:
@@ -161,5 +161,5 @@ async def notify(db: Connection, queries: Queries) -> None:
 
 
 def _notification(queries: Queries, tenant: str | None) -> Statement:
-    # A worker of all tenants looks at this one.
+    # The key tells a worker of all tenants which tenant's queue to check.
     return queries.notify_queue, {"key": wake_key(tenant, "")}

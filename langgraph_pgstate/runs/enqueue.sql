@@ -1,6 +1,6 @@
 -- name: make_threads
--- Lock the rows of some threads until the transaction ends, inserting missing ones: so that one transaction at a time
--- decides which run of a thread is ready. The rows are those of the runs that are to be enqueued.
+-- Lock the rows of some threads until the transaction ends, and insert missing rows. So one transaction at a time
+-- decides which run of a thread is ready. `rows` are the rows of the runs to enqueue.
 INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id, status)
 SELECT DISTINCT ON (s.thread_id COLLATE "C") s.thread_id, s.agent, s.user_id, s.tenant_id, 'busy'
 FROM jsonb_to_recordset(:rows::jsonb) AS s (thread_id text, agent text, user_id text, tenant_id text)
@@ -8,13 +8,14 @@ ORDER BY s.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE false;
 
 -- name: lock_threads_for_no_key_update
--- Lock the rows of some threads until the transaction ends, as `make_threads` does. Whoever enqueues, cancels, deletes or
--- answers an enqueued run does so first, because it decides which run of the thread is next. An end locks the lease before.
+-- Lock the rows of some threads until the transaction ends, as `make_threads` does. A transaction that enqueues,
+-- cancels, deletes or answers a queued run locks the thread first, because it decides which run is next. The end of a
+-- run locks the lease before the thread.
 SELECT 1 FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id FOR NO KEY UPDATE;
 
 -- name: lock_free_threads
--- Lock the rows of those threads that no other transaction has locked, and return them, for what workers do at intervals:
--- default answers, schedules, runs that are due or lost.
+-- Lock and return those of some threads that no other transaction has locked. Used by the periodic work of workers:
+-- default answers, schedules, due runs and lost runs.
 WITH free AS MATERIALIZED (
     SELECT thread_id FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id
     FOR NO KEY UPDATE SKIP LOCKED
@@ -24,9 +25,9 @@ WHERE t.thread_id IN (SELECT f.thread_id FROM free f)
     OR NOT EXISTS (SELECT 1 FROM /*schema*/threads o WHERE o.thread_id = t.thread_id);
 
 -- name: check_threads
--- Fail if one of some threads was deleted, or is archived. Runs after `make_threads`, because only the next statement sees
--- what was committed during its wait.
--- The cast fails with the text as the message: a statement without PL/pgSQL can only raise an error this way.
+-- Fail if one of some threads was deleted, or is archived. Runs after `make_threads`, because only the next statement
+-- sees rows committed during its wait.
+-- The cast fails with the text as its message. A statement without PL/pgSQL cannot raise an error in another way.
 SELECT ('pgstate-queue:' || jsonb_build_array(f.reason, f.thread_id, f.archive_id, extract(epoch FROM f.since))::text)::integer
 FROM (
     SELECT 'deleted' AS reason, d.thread_id, NULL::text AS archive_id, d.deleted_at AS since
@@ -37,15 +38,15 @@ FROM (
 ) AS f LIMIT 1;
 
 -- name: check_enqueue
--- Fail if a run cannot be enqueued: its id is that of another run, the checkpoint from which it starts does not exist,
--- its thread has another run although it must not wait for one, or has another newest checkpoint than it expects. Runs
--- that are enqueued already are not checked.
+-- Fail if a run cannot be enqueued: because another run has its id; because its first checkpoint does not exist;
+-- because its strategy is `reject` and its thread has another run; or because its thread's newest checkpoint is not the
+-- expected one. Runs that are already enqueued are not checked.
 WITH given AS (
     SELECT s.* FROM jsonb_to_recordset(:rows::jsonb) AS s (
         thread_id text, run_id text, rejects boolean, adopts boolean, checkpoint_ns text, checkpoint_id text,
         expected_head text
     )
-    -- With an offset, so that the planner looks up each row instead of hashing all rows.
+    -- `OFFSET 0` makes the planner look up each row instead of hashing all rows.
     WHERE NOT EXISTS (
         SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = s.thread_id AND q.run_id = s.run_id OFFSET 0
     ) AND NOT EXISTS (
@@ -87,8 +88,8 @@ FROM (
 ORDER BY place, since LIMIT 1;
 
 -- name: enqueue_runs
--- Enqueue runs, except those that are enqueued already, and return those enqueued. Runs after `make_threads`, because only the next statement sees
--- rows committed during its wait. With `adopts`, a run that was invoked elsewhere is enqueued under its own id.
+-- Enqueue runs that are not enqueued already, and return them. Runs after `make_threads`, because only the next
+-- statement sees rows committed during its wait. With `adopts`, enqueue a run that was invoked elsewhere under its id.
 -- seals: runs.metadata from rows.metadata
 -- seals: run_requests.data with thread_id = thread_ids, run_id = run_ids
 -- leaves: runs.error_message
@@ -116,7 +117,7 @@ WITH given AS MATERIALIZED (
     ) AS last_number, row_number() OVER (PARTITION BY g.thread_id, (g.due_at > g.at) IS TRUE ORDER BY g.place) AS nth
     FROM given g
 ), keys AS MATERIALIZED (
-    -- The position of a key's next ready run. Among the runs of its key that wait for the limit, it is by time.
+    -- The position of a key's next ready run. If the key has a limit, its waiting runs are ordered by time.
     SELECT k.queue, k.key, w.has_limit, CASE
         WHEN w.has_limit THEN (extract(epoch FROM now()) * 1000000::numeric)::bigint
         ELSE coalesce((
@@ -169,7 +170,7 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
 RETURNING run_id;
 
 -- name: promote_next
--- Make the first run of each of some threads ready, if it is due and no other run is. Runs after
+-- Make the first run of each of some threads ready, if it is due and the thread has no ready run. Runs after
 -- `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET is_ready = true, number = 0, is_limited = next.is_limited, position = next.position
 FROM (

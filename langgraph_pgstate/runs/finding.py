@@ -1,4 +1,4 @@
-"""Which tenants have work in the queue, and when. It reads no content, and the walls between tenants hold."""
+"""The tenants that have work in the queue, and the times of this work. Row-level security stays on."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ async def find_work(
     *,
     adopts: bool = False,
 ) -> list[TenantWork]:
-    """Return those of some tenants that have work in queues of some names, for some graphs. One statement.
+    """Return the tenants, of those given, that have work in some queues and for some graphs. One statement.
 
-    Its one transaction names one tenant after the other.
+    Within its transaction, the statement sets one tenant after the other.
     """
     db.tenant = NO_TENANT
     parameters = {"tenants": [*tenants], "queues": [*names], "graphs": [*graphs], "adopts": adopts}

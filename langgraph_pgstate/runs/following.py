@@ -50,7 +50,7 @@ class _Request:
 class _ReadTimes:
     """Times of reads. The pause is 50 ms, or as long as the last read took, at most a second.
 
-    Longer pauses would grow without end: events that arrive meanwhile make the next read take longer.
+    Without a maximum, pauses could grow for ever, because events that arrive in a pause make the next read longer.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def _answer(requests: Sequence[_Request], wanted: Sequence[Wanted | WantedRuns],
 
 
 class _Waiter(_Request):
-    """A thread that waits."""
+    """A waiting OS thread."""
 
     def __init__(self, cursor: AnyCursor) -> None:
         super().__init__(cursor)
@@ -176,7 +176,7 @@ class Follower:
 
 
 class _Future(_Request):
-    """A task that waits."""
+    """A waiting task."""
 
     def __init__(self, cursor: AnyCursor) -> None:
         super().__init__(cursor)

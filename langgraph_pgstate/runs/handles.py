@@ -33,7 +33,7 @@ class _Handle:
         self.thread_id = thread_id
         self.run_id = run_id
         self.is_new = is_new
-        # Whether the run is known to have existed. Then a missing run was rolled back or deleted.
+        # Whether the run is known to have existed. If such a run is missing, it was rolled back or deleted.
         self._is_known = is_known
 
     def __repr__(self) -> str:

@@ -77,8 +77,8 @@ def seal_input(codec: ValueCodec, given: RunInput, limit: int = DEFAULT_SIZE_LIM
     if size > limit:
         largest = max(encoded, key=lambda name: len(encoded[name][1]))
         raise ConfigurationError(
-            f"the run is {size:,} bytes, of which {largest} is {len(encoded[largest][1]):,}; at most {limit:,} are "
-            "enqueued. Store the data elsewhere and pass its name, or set size_limit"
+            f"the run must have at most {limit:,} bytes, got {size:,}, of which {largest} has "
+            f"{len(encoded[largest][1]):,}. Store the data elsewhere and pass its name, or set size_limit"
         )
     return pack(ormsgpack.packb(encoded))
 

@@ -20,7 +20,7 @@ def request_limit(queue: str, key: str | None, concurrency: int | None, rate: Ra
         ConfigurationError: If an argument is not usable.
     """
     if not identifier("queue", queue):
-        raise ConfigurationError("a limit needs the name of a queue")
+        raise ConfigurationError("queue must not be empty")
     if key == "":
         raise ConfigurationError("key must not be empty: leave it out to limit the whole queue")
     is_number = isinstance(concurrency, int) and not isinstance(concurrency, bool)

@@ -10,7 +10,7 @@ ON CONFLICT (queue, key) DO UPDATE SET
 DELETE FROM /*schema*/queue_limits WHERE queue = :queue::text AND key = :key::text;
 
 -- name: list_limits
--- Return the limits, each with the number of runs that it lets run now and makes wait.
+-- Return the limits, each with the numbers of its running and of its waiting runs.
 SELECT l.queue, l.key, l.concurrency, l.rate, l.rate_seconds, (
     SELECT count(*) FROM /*schema*/queue q
     WHERE q.queue = l.queue AND q.status = 'running' AND (

@@ -61,14 +61,14 @@ def list_dead_letters(**filters: Unpack[DeadLetterFilter]) -> Read[Page[Run]]:
 
 
 def _filters_of(filters: DeadLetterFilter, kind: str, first: str) -> dict[str, Any]:
-    """Return the parameters that both lists have."""
+    """Return the query parameters that the list of the queue and the list of dead letters share."""
     at, cursor_thread, cursor_run = decode_cursor(kind, filters.get("cursor"), (first, "", ""))
     position = {"cursor_at": at, "cursor_thread": cursor_thread, "cursor_run": cursor_run}
     return {**texts_of(filters, "queue", "graph"), "scope": request_scope(filters.get("scope")), **position}
 
 
 async def list_workers(db: Connection, queries: Queries, limit: int = 100) -> tuple[WorkerStatus, ...]:
-    """Return the workers, those seen last first, with the number of runs of each. One round trip."""
+    """Return the workers, the last seen first, with the number of runs of each. One round trip."""
     rows = await db.fetch(queries.list_workers, {"page_size": page_size(limit)})
     return tuple(WorkerStatus(*row) for row in rows)
 

@@ -82,7 +82,7 @@ SELECT greatest((
 ));
 
 -- name: list_workers
--- Return the workers, those seen last first, with the number of runs that each of them runs.
+-- Return the workers, the last seen first, with the number of runs that each of them runs.
 SELECT w.worker_id, w.started_at, w.seen_at, w.seen_at > now() - interval '30 seconds', w.queues, w.graphs,
     w.concurrency, w.versions, (
         SELECT count(*) FROM /*schema*/queue q WHERE q.status = 'running' AND q.worker_id = w.worker_id

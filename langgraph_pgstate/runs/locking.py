@@ -7,8 +7,8 @@ from typing import Final
 from langgraph_pgstate.db.protocol import Parameters, Query
 from langgraph_pgstate.schema.queries import Queries
 
-# A caller's transaction that has enqueued a run may hold the thread's row for long. The worker has other runs to
-# process meanwhile.
+# A caller's transaction that has enqueued a run may lock the thread's row for long. Meanwhile the worker must go on
+# with other runs.
 LOCK_TIMEOUT: Final = "200ms"
 # Milliseconds after which the server ends the transaction of a process that is frozen or disconnected. Other workers
 # skip its locked rows meanwhile.
@@ -23,8 +23,8 @@ def bounded_waits(queries: Queries, *, is_synced: bool = True) -> tuple[Query, P
 
     Args:
         queries: The queries of the schema.
-        is_synced: Whether the transaction waits for the disk when it commits. If not, a crash of the server may undo
-            it, but not if a later transaction that waits has committed.
+        is_synced: Whether the commit waits for the disk. Otherwise a crash of the server may undo the transaction,
+            until a later transaction that waits for the disk has committed.
     """
     parameters = {"timeout": LOCK_TIMEOUT, "idle_timeout": IDLE_TIMEOUT, "is_synced": is_synced}
     return queries.begin_bounded_work, parameters

@@ -1,6 +1,6 @@
 -- name: begin_bounded_work
 -- Set the transaction's timeouts for locks and for its client, and how its statements are planned; see `plan_lookups`.
--- It may commit without waiting for the disk: then a crash of the server may undo it.
+-- If the commit does not wait for the disk, a crash of the server may undo the transaction.
 SELECT set_config('lock_timeout', :timeout::text, true), set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('synchronous_commit',
         CASE WHEN :is_synced::boolean THEN current_setting('synchronous_commit') ELSE 'off' END, true),

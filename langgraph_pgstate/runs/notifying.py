@@ -1,7 +1,7 @@
 """Notifications that wake workers, at most one in ten milliseconds, and callers that wait for the end of a run.
 
-PostgreSQL takes one lock for the whole cluster when a transaction that notifies commits, so that many of them would
-wait for one another. A notification is only a hint: workers and waiting callers also poll.
+The commit of a transaction that notifies takes a lock of the whole PostgreSQL cluster, so many such transactions would
+wait for one another. Notifications may be lost. Workers and waiting callers also poll.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Notifier:
         self._is_waiting = False
 
     def take_turn(self) -> bool:
-        """Return whether the caller must notify, because this process has not notified just before."""
+        """Return whether the caller must notify now: whether this process has not notified a moment ago."""
         with self._lock:
             now = time.monotonic()
             is_free = not self._is_waiting and now >= self._next
@@ -61,7 +61,7 @@ class Notifier:
             self._send()
 
     def _send(self) -> None:
-        # Cleared before sending, because a run that is enqueued from now on needs another notification.
+        # The flag is cleared before sending, because a run that is enqueued from now on needs another notification.
         self._is_waiting = False
         try:
             self._database.run_once(enqueue.notify, self._queries)
@@ -87,7 +87,7 @@ class AsyncNotifier:
 
     async def notify(self) -> None:
         """Async twin of `Notifier.notify`."""
-        # A cancelled task sends no notification.
+        # A pending task will notify. A task that was cancelled sends no notification, so it counts as done.
         if self._waiting is not None and not self._waiting.done():
             return
         now = time.monotonic()
@@ -130,7 +130,7 @@ class EndListener:
     def calling(self, run_id: str | None, call: Callable[[], None]) -> Iterator[None]:
         """Call a function in another thread whenever workers report the end of a run. The function must not block.
 
-        Without a run, it is never called.
+        Without a run, the function is never called.
         """
         key = None if run_id is None else wake_key(self._database.tenant, run_id)
         with self._lock:
@@ -147,7 +147,7 @@ class EndListener:
                     del self._calls[key]
 
     def close(self) -> None:
-        """Stop listening. A later call listens again."""
+        """Stop listening. A later `calling` listens again."""
         with self._lock:
             listener, self._listener = self._listener, None
         if listener is not None:

@@ -34,8 +34,8 @@ class Backoff:
         factor: Factor by which the delay grows with each further attempt.
         maximum: Longest delay in seconds.
         jitter: Part of the delay that is random, from 0 to 1, so that failed runs are not all tried again at once.
-        retry_on: Exceptions, or their qualified names like `"httpx.ConnectError"`, after which a run is tried again; a
-            name also stands for its subclasses. By default those after which LangGraph tries a node again.
+        retry_on: Exceptions after which a run is tried again, or their qualified names like `"httpx.ConnectError"`. A
+            name also stands for subclasses. By default, the exceptions after which LangGraph retries a node.
     """
 
     initial: float = 1.0
@@ -67,7 +67,7 @@ class Backoff:
 
     def delay(self, attempt: int, jitter: float) -> float:
         """Return the seconds to wait after the failed attempt `attempt`, from 1. `jitter` must be in [0, 1)."""
-        # A larger exponent exceeds any maximum, and would overflow a float.
+        # A larger exponent could overflow a float. The maximum is reached long before.
         ceiling = min(self.maximum, self.initial * self.factor ** min(attempt - 1, 64))
         return ceiling * (1 - self.jitter * jitter)
 
@@ -113,7 +113,7 @@ class EnqueueOptions(TypedDict, total=False):
         run_id: The run's id; a new one by default. A run that was enqueued under this id is not enqueued again.
         checkpoint_id: Checkpoint from which the run starts; the thread's newest by default.
         expected_head: Checkpoint that must be the thread's newest, both now and when the run begins. Use it to refuse a
-            run if the thread has advanced. Not checked by default, nor when the run is resumed.
+            run if the thread has advanced. It is not checked when the run is resumed. By default nothing is checked.
         config: Config of the run: `configurable`, `tags`, `metadata`, `recursion_limit` and others.
         context: Context of the graph, for `Runtime.context`.
         metadata: Metadata of the run, merged into that of the config.
@@ -124,8 +124,8 @@ class EnqueueOptions(TypedDict, total=False):
         version: Version of the graph: only workers that accept it run the run. Empty by default, for all workers.
         run_after: Time before which the run is not claimed, or a timedelta to wait.
         multitask_strategy: What happens if the thread has pending or running runs. `enqueue`, the default: this run
-            waits for them. `reject`: it is refused. `interrupt`: they end as `interrupted`, and keep their checkpoints.
-            `rollback`: they end, and their checkpoints are deleted.
+            waits for the other runs. `reject`: this run is refused. `interrupt`: the other runs end as `interrupted`,
+            and keep their checkpoints. `rollback`: the other runs end, and their checkpoints are deleted.
         max_attempts: Number of attempts after which an error is final; 1 by default, because nodes need not be
             idempotent. A run whose worker died is resumed from its newest checkpoint after any number of attempts.
         retry: Errors after which the run is tried again, and the delays.
@@ -138,14 +138,14 @@ class EnqueueOptions(TypedDict, total=False):
             `events` is what `astream_events` yields. `[]` keeps none.
         stream_subgraphs: Whether events of subgraphs are kept, too; not by default.
         on_completion: `keep` the thread, the default, or `delete` it when the run succeeds, unless another run of the
-            thread is in the queue. The run's events and its status can be read for another minute, its state cannot.
-        default_answer: The answer that its interrupts get if they are not answered in time; none by default. The runs
-            that resume it have the same.
-        webhook: URL to which the end of the run is sent, with any status, and the end of a run that resumes it. None
+            thread is in the queue. The run's events and status can then be read for another minute, but not its state.
+        default_answer: The answer that the run's interrupts get if they are not answered in time; none by default. Runs
+            that resume the run have the same default answer.
+        webhook: URL to which the end of the run, with any status, is sent; also the end of a run that resumes it. None
             by default.
         size_limit: Maximum bytes of the encoded input; 16 MB by default.
-        traceparent: W3C `traceparent` of the caller. The spans of the run are exported as part of its trace. By default
-            the one in `metadata` or `configurable` of the config. An invalid one is ignored.
+        traceparent: W3C `traceparent` of the caller. The spans of the run are exported as part of the caller's trace.
+            By default, the `traceparent` in `metadata` or `configurable` of the config. An invalid value is ignored.
     """
 
     thread_id: str | int | UUID | None
@@ -183,22 +183,22 @@ class WorkerOptions(TypedDict, total=False):
     Attributes:
         concurrency: Maximum number of runs at the same time; 10 by default.
         queues: Queues from which runs are claimed, the first one first; `default` by default.
-        versions: Versions that are accepted besides runs without one: a version of all graphs, or by graph a version or
-            several. None by default.
+        versions: Accepted versions: one version of all graphs, or a mapping from graphs to one or several versions.
+            None by default. Runs without a version are always accepted.
         lease_ttl: Seconds after which a run goes to another worker if this one dies; 12 by default.
         poll: Seconds between two searches for runs; 0.5 by default. Notifications, if they arrive, are faster.
         drain_timeout: Seconds in which runs must reach a superstep boundary after the worker is stopped, or after a
             blocking run is cancelled; 30 by default. Other runs of the thread wait at most this long for code that
             cannot be stopped.
-        max_crashes: Number of deaths of a run's workers, without a new checkpoint, after which it ends as `error`; 3 by
-            default. It also ends so if its worker dies after ten times as many attempts, or `max_attempts` if these
-            are more. After the first death the run is claimed alone. The last death counts only if its worker ran
-            nothing else.
+        max_crashes: Number of deaths of a run's workers, without a new checkpoint, after which the run ends as `error`;
+            3 by default. The run also ends as `error` if its worker dies after ten times as many attempts, or after
+            `max_attempts` if this is more. After the first death the run is claimed alone. The last death counts only
+            if its worker had no other run.
         adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over; not by default.
-        followed_by: By graph, another graph that is enqueued in the transaction in which a run of it succeeds. Its
-            input is `thread_id` and `run_id` of that run; owner, queue and key are those of the run. It runs on a new
-            thread, which is deleted when it has succeeded. It must be idempotent, because it has up to five attempts.
-            A run that deletes its thread is not followed.
+        followed_by: A mapping from a graph to the graph that follows it. When a run of the first graph succeeds, a run
+            of the second is enqueued in the same transaction. Its input is the first run's `thread_id` and `run_id`.
+            It has the first run's owner, queue and key, and a new thread, which is deleted after success. It must be
+            idempotent, because it has up to five attempts. A run that deletes its thread is not followed.
         repair: Called as `repair(state, input)` before a run with an input starts on a thread that has a state;
             returns the input to use. By default, tool calls without a result get one in the channel `messages`.
             `None` turns it off.
@@ -225,8 +225,8 @@ class WebhookSettings:
         allowed_networks: Private networks to which webhooks may be delivered, like `10.1.0.0/16`.
         timeout: Seconds in which a receiver must respond.
         headers: Headers of every request.
-        allowed_hosts: Hosts to which webhooks may be delivered; all by default. `*.example.com` stands for all hosts
-            below that one.
+        allowed_hosts: Hosts to which webhooks may be delivered; all by default. `*.example.com` stands for all
+            subdomains of `example.com`.
         allowed_ports: Ports to which webhooks may be delivered; all by default.
         require_https: Whether URLs must begin with `https://`.
     """
@@ -241,10 +241,10 @@ class WebhookSettings:
 
     def __post_init__(self) -> None:
         if self.secret is not None and not (isinstance(self.secret, str) and self.secret):
-            raise ConfigurationError("WebhookSettings.secret must be text that is not empty")
+            raise ConfigurationError("WebhookSettings.secret must be a non-empty text")
         timeout = self.timeout
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 300:
-            raise ConfigurationError(f"WebhookSettings.timeout must be seconds, more than 0, not {timeout!r}")
+            raise ConfigurationError(f"WebhookSettings.timeout must be a number of seconds above 0, not {timeout!r}")
         _ = self.networks
         if not isinstance(self.headers, Mapping) or not all(_is_header(*one) for one in self.headers.items()):
             raise ConfigurationError("WebhookSettings.headers must be names and values of HTTP headers, in ASCII")
@@ -257,10 +257,10 @@ class WebhookSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> WebhookSettings:
-        """Return the settings of `PGSTATE_WEBHOOK_SECRET` and `PGSTATE_WEBHOOK_NETWORKS`, a list with commas.
+        """Return the settings of `PGSTATE_WEBHOOK_SECRET` and `PGSTATE_WEBHOOK_NETWORKS` (separated by commas).
 
         Raises:
-            ConfigurationError: If they are invalid.
+            ConfigurationError: If a setting is invalid.
         """
         given = os.environ if environment is None else environment
         networks = given.get("PGSTATE_WEBHOOK_NETWORKS", "").split(",")

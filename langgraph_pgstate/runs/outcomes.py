@@ -63,13 +63,13 @@ async def get_outcome(
         is_known: Whether the caller knows that the run existed.
 
     Returns:
-        The status, and the values of the channels at the run's last checkpoint, or else at the one whose superstep it
-        has begun, empty if there is neither; with `__interrupt__`, the list of interrupts, if it was interrupted. Of an
-        `@entrypoint`, what it returned instead.
+        The status and the values of the channels at the run's last checkpoint. If the run made no checkpoint, the
+        values at the checkpoint whose superstep it began; empty if there is none. For an interrupted run also
+        `__interrupt__`, the list of interrupts. For an `@entrypoint`, its return value instead of channels.
 
     Raises:
-        RunFailedError: If it ended with an error or took too long.
-        RunCancelledError: If it was cancelled, or existed and does not any more, as after a rollback.
+        RunFailedError: If the run ended with an error or took too long.
+        RunCancelledError: If the run was cancelled, or is known but no longer exists, for example after a rollback.
         NotFoundError: If there is no such run.
     """
     key = {"thread_id": thread_id, "run_id": run_id}
@@ -89,7 +89,7 @@ async def get_outcome(
     loaded, channels = await read_state(db, queries, codec, Address(thread_id, "", last_id), versions)
     values: Any = {name: value for name, value in channels.items() if not is_schedule_channel(name)}
     if END in channels:
-        # Only an `@entrypoint` has this channel; it is what the entrypoint returned last.
+        # Only an `@entrypoint` has this channel. Its value is the entrypoint's last return value.
         values = channels[END]
     if status == "interrupted":
         interrupts = [
@@ -113,7 +113,7 @@ async def resumption(
     command: Command[Any] | None,
     expected_head: str | None = None,
 ) -> RunRequest | None:
-    """Return the run that resumes an interrupted one with a command; `None` if that one was not enqueued.
+    """Return the run that resumes an interrupted run with a command; `None` if the latter was not enqueued.
 
     It has the graph, the config, the metadata and the options of the interrupted run. One round trip.
 
@@ -125,7 +125,7 @@ async def resumption(
         interrupted_id: The interrupted run, if it is known.
         run_id: Id of the new run.
         command: The command; `None` to go on without input.
-        expected_head: Checkpoint that must be the thread's newest when it begins.
+        expected_head: Checkpoint that must be the thread's newest when the new run begins.
     """
     if interrupted_id is None:
         return None

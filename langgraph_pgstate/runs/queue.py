@@ -56,10 +56,10 @@ class AsyncRunQueue(AsyncRunHistory):
         return await self._queue.read(self._queries, listing.list_queue(**filters))
 
     async def repair(self) -> int:
-        """Make runs ready that are due and that nothing has made ready. `PGState.maintain` calls it.
+        """Make due runs ready that other calls have missed. `PGState.maintain` calls this.
 
         Returns:
-            Their number.
+            The number of these runs.
         """
         return await self._queue.run(tending.repair, self._queries)
 
@@ -70,7 +70,7 @@ class AsyncRunQueue(AsyncRunHistory):
         return await self._queue.run(listing.count_queue, self._queries)
 
     async def workers(self, *, limit: int = 100) -> tuple[WorkerStatus, ...]:
-        """Return the workers, those seen last first, with the number of runs of each. One round trip.
+        """Return the workers, the last seen first, with the number of runs of each. One round trip.
 
         A worker that died stays in the list for a day.
 
@@ -83,14 +83,14 @@ class AsyncRunQueue(AsyncRunHistory):
         return await self._queue.run(listing.list_workers, self._queries, limit)
 
     async def drain(self, worker_id: str, *, by: str | None = None) -> bool:
-        """Ask a worker to drain: to claim no more runs, requeue those that it runs, and end.
+        """Ask a worker to drain: to claim no more runs, requeue its running runs, and end.
 
-        It does so within two seconds, and at the next superstep boundaries of its runs. `pgstate worker` ends with exit
-        code 0, so that its supervisor starts it again. Safe to repeat.
+        The worker reacts within two seconds. It requeues its runs at their next superstep boundaries. `pgstate worker`
+        ends with exit code 0, so that its supervisor starts it again. Safe to repeat.
 
         Args:
             worker_id: The worker.
-            by: Name of the person who does it. An event of the kind `action` names it, of the thread `worker:ID`.
+            by: Name of the person who asks. An event of the kind `action` on the thread `worker:ID` has this name.
 
         Returns:
             Whether there is such a worker.
@@ -102,15 +102,16 @@ class AsyncRunQueue(AsyncRunHistory):
     ) -> None:
         """Limit the runs of a queue, of each of its keys, or of one key. All workers keep the limit.
 
-        Runs that exceed it wait; they are not lost. Claims that begin after this call keep it; runs that run are left
-        alone. One statement; safe to repeat.
+        Runs above the limit wait. The limit applies to claims that begin after this call; running runs go on. One
+        statement; safe to repeat.
 
         Args:
             queue: The queue.
-            key: The key that is limited, in place of the limit of each key; `*` for each key; the whole queue by
-                default. Runs without a key are under the limit of the queue only.
-            concurrency: Runs that run at once at most; 0 for none.
-            rate: Attempts that begin in a time at most. With neither, the limit is removed.
+            key: The limited key, for which this limit replaces the limit of each key; `*` for each key. By default, the
+                whole queue is limited. Runs without a key are under the limit of the queue only.
+            concurrency: Maximum number of running runs; 0 for none.
+            rate: Maximum number of attempts that begin in a period. Without `concurrency` and `rate`, the limit is
+                removed.
 
         Raises:
             ConfigurationError: If an argument is not usable.
@@ -131,21 +132,23 @@ class AsyncRunQueue(AsyncRunHistory):
         agent: str | None = None,
         key: str | None = None,
     ) -> None:
-        """Limit what the model calls of recorded graphs cost on one day (UTC). One statement; safe to repeat.
+        """Limit the cost of the model calls of recorded graphs per day (UTC). One statement; safe to repeat.
 
-        Once the cost that is known has reached the budget, further calls raise `BudgetExceededError`, also in the
-        middle of a run, with an event of the kind `budget`. The runs of a process share one account, in which a call in
-        progress counts as much as the last one of its model. What others spend is known two to five seconds late.
+        Once the known cost has reached the budget, further calls raise `BudgetExceededError`, also in the middle of a
+        run, and an event of the kind `budget` is stored. The runs of a process share one account. In it, a call in
+        progress counts as much as the last call of the same model. Costs of other processes are known two to five
+        seconds late.
 
         Args:
             amount: Cost in the currency of the prices; `None` removes the budget.
-            tenant: The tenant, as in the record; `*` for each that has no budget of its own.
-            user: The user instead.
-            agent: The agent of the run instead.
-            key: The key of an enqueued run instead.
+            tenant: The owner of the budget, if it is a tenant, as in the record. `*` stands for each tenant without its
+                own budget. The other owners also take `*`.
+            user: The owner, if it is a user.
+            agent: The owner, if it is the agent of runs.
+            key: The owner, if it is the key of enqueued runs.
 
         Raises:
-            ConfigurationError: If an argument is not usable, or not one owner is named.
+            ConfigurationError: If an argument is not usable, or if not exactly one owner is named.
         """
         request = budgets.request_budget(amount, tenant=tenant, user=user, agent=agent, key=key)
         await self._queue.run(budgets.put_budget, self._queries, request)

@@ -62,7 +62,7 @@ class RunRequest:
         priority: Priority of the run.
         key: Runs of different keys take turns, and keys have limits.
         version: Version of the graph; empty for any.
-        run_after: Time before which it is not claimed, or a timedelta to wait.
+        run_after: Time before which the run is not claimed, or a timedelta to wait.
         strategy: What happens to other runs of the thread.
         options: Retries, time limits, and other options that another run needs to repeat it; JSON types.
         data: Its `RunInput`, as a frame.
@@ -105,7 +105,7 @@ class RunRequest:
         data: bytes,
         metadata: Mapping[str, Any],
     ) -> RunRequest:
-        """Return a run with the options of another, as `run_requests` has them.
+        """Return a run with the options of another run, as stored in `run_requests`.
 
         Args:
             codec: The codec of the state.
@@ -117,7 +117,7 @@ class RunRequest:
             metadata: Its metadata, which `data` also holds.
 
         Raises:
-            CorruptStateError: If the options are not those of a run.
+            CorruptStateError: If the options are damaged.
         """
         given = read_options(options, f"run {run_id!r} of thread {thread_id!r}")
         owner = {"agent": given["graph"], "user_id": None, "tenant_id": None, **given.get("owner", {})}
@@ -188,11 +188,11 @@ def request_run(
     """
     if unknown := options.keys() - EnqueueOptions.__annotations__.keys():
         raise ArgumentTypeError(
-            f"a run has no option {min(unknown)!r}; it has {', '.join(sorted(EnqueueOptions.__annotations__))}"
+            f"options must be among {', '.join(sorted(EnqueueOptions.__annotations__))}, got {min(unknown)!r}"
         )
     name_of("graph", graph)
     if known_graphs is not None and graph not in known_graphs:
-        raise ConfigurationError(f"there is no graph {graph!r}; there are {', '.join(sorted(known_graphs)) or 'none'}")
+        raise ConfigurationError(f"graph must be one of {', '.join(sorted(known_graphs)) or 'none'}, not {graph!r}")
     default_answer = default_answer_of(codec, options.get("default_answer"))
     given = _input_of(input, command, None if default_answer is None else default_answer.value, options)
     thread_id, run_id = _ids(options)
@@ -233,7 +233,7 @@ def request_run(
 
 
 def _clear_metadata(codec: ValueCodec, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the metadata of a run's row; `None` with a serializer that may encrypt, which encodes it in the data."""
+    """Return the metadata of a run's row; `None` if the serializer may encrypt, so that only `data` holds them."""
     return to_json(metadata)[0] if metadata and codec.is_native else None
 
 
@@ -276,7 +276,7 @@ class RunEncoder:
 def _input_of(input: Any, command: Command[Any] | None, default_answer: Any, options: EnqueueOptions) -> RunInput:
     """Return the validated arguments with which a run calls its graph."""
     if command is not None and input is not None:
-        raise ConfigurationError("a run must have an input or a command, not both")
+        raise ConfigurationError("either input or command must be given, not both")
     if command is not None and not isinstance(command, Command):
         raise ArgumentTypeError(f"command must be a langgraph.types.Command, not {type(command).__name__}")
     config = mapping_of("config", options.get("config"))
@@ -312,20 +312,20 @@ def _limits_of(options: EnqueueOptions, default_answer: DefaultAnswer | None) ->
 
 
 def options_of(text: str, where: str) -> dict[str, Any]:
-    """Return the options of a run with its `Backoff`, as `run_requests` has them.
+    """Return the options of a run with its `Backoff`, from the text in `run_requests`.
 
     Raises:
-        CorruptStateError: If they are not those of a run.
+        CorruptStateError: If the text is damaged.
     """
     found = read_options(text, where)
     return found if found.get("retry") is None else {**found, "retry": _stored_backoff(found["retry"])}
 
 
 def read_options(text: str, where: str) -> dict[str, Any]:
-    """Return the options of a run, as `run_requests` has them, or of a schedule's runs.
+    """Return the options of a run, or of a schedule's runs, from the text of their row.
 
     Raises:
-        CorruptStateError: If they are not those of a run: other programs may have changed them.
+        CorruptStateError: If the text is not valid, for example because another program has changed it.
     """
     try:
         found: dict[str, Any] = json.loads(text)
@@ -351,7 +351,7 @@ def read_options(text: str, where: str) -> dict[str, Any]:
 
 
 def _stored_backoff(stored: Mapping[str, Any]) -> Backoff:
-    # A newer version of this package may have enqueued the run.
+    # Unknown names are left out, because a newer version of this package may have enqueued the run.
     return Backoff(**{name: value for name, value in stored.items() if name in Backoff.__dataclass_fields__})
 
 
@@ -359,7 +359,7 @@ def thread_given(options: EnqueueOptions) -> str | None:
     """Return the thread that the options of a run name, or `None` if they name none.
 
     Raises:
-        ConfigurationError: If it is not usable.
+        ConfigurationError: If the thread is not usable.
     """
     given = options.get("thread_id")
     if given is None:

@@ -26,11 +26,11 @@ from langgraph_pgstate.schema.queries import Queries, Statement
 
 METADATA: Final = "metadata"
 EVENTS: Final = "events"
-"""The mode of what `astream_events` yields, which is no mode of `stream`."""
+"""The mode of the events that `astream_events` yields. It is not a mode of `stream`."""
 # The superstep of events before the first known checkpoint of an attempt. LangGraph's supersteps begin at -1.
 NO_STEP: Final = -2
 PAGE_BYTES: Final = 64 * 1024
-"""Bytes of batches after which a page of events ends: what a reader holds that takes nothing."""
+"""Bytes of batches after which a page of events ends. A reader that takes no events holds about as much."""
 _MESSAGES: Final = "messages"
 _INTERRUPT: Final = "__interrupt__"
 # Number of levels of an event's data that are searched for values that cannot be stored.
@@ -43,7 +43,7 @@ _log = logging.getLogger("langgraph_pgstate.runs")
 
 
 def encode_event(codec: ValueCodec, mode: str, namespace: Sequence[str], data: Any, step: int | None) -> bytes:
-    """Return an event as bytes. Data that cannot be stored is replaced by its `repr`, in mode `events` part by part.
+    """Return an event as bytes. Data that cannot be stored is replaced by its `repr`; in mode `events`, each such part.
 
     Args:
         codec: Encodes the data.
@@ -106,10 +106,10 @@ def decode_batch(codec: ValueCodec, batch: StoredBatch, where: str) -> Iterator[
 def append_statements(queries: Queries, batches: Sequence[EventBatch]) -> list[Statement]:
     """Return statements that store batches of runs in the caller's transaction, each batch once.
 
-    They wait for another transaction that stores batches of the same runs. Batches of a run that the worker has lost
-    are not stored.
+    The statements wait for another transaction that stores batches of the same runs. Batches of a run that the worker
+    has lost are not stored.
     """
-    # Sorted, so that two transactions with several runs lock them in the same order.
+    # The order is fixed, so that two transactions lock several runs in the same order.
     ordered = sorted(batches, key=lambda batch: (batch.key, batch.position))
     return [(queries.append_batch, {**batch.key._asdict(), **batch._asdict()}) for batch in ordered]
 
@@ -118,8 +118,8 @@ async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]
     """Store batches of several runs. One transaction; safe to repeat.
 
     Returns:
-        The runs whose batches are stored, and the runs that the worker has lost. Runs that another transaction has
-        locked are in neither: call it again.
+        The runs whose batches are stored, and the runs that the worker has lost. For runs in neither set, which another
+        transaction has locked, call it again.
     """
     runs = {(batch.key.thread_id, batch.key.run_id): batch.key for batch in batches}
     keys = {

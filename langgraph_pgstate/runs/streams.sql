@@ -1,7 +1,7 @@
 -- name: lock_streams
--- Lock running runs until the transaction ends, so that one transaction at a time numbers the events of a run, and none
--- when its worker has lost it. Return for each whether it is still its worker's, and whether it was locked; one that
--- another transaction has locked is not waited for.
+-- Lock running runs that their workers still have, so that one transaction at a time numbers the events of a run.
+-- Return for each run whether the worker still has it, and whether it was locked. Runs that another transaction has
+-- locked are skipped.
 WITH given AS (
     SELECT * FROM unnest(:thread_ids::text[], :run_ids::text[], :fencing_tokens::bigint[])
         AS g (thread_id, run_id, fencing_token)
@@ -18,8 +18,8 @@ FROM given g
     LEFT JOIN locked l ON l.thread_id = g.thread_id AND l.run_id = g.run_id;
 
 -- name: append_batch
--- Store a batch of events with the numbers that follow those of the run's other events; once, and not if the worker has
--- lost the run. Waits for a transaction that stores others, and then finds what that has counted.
+-- Store a batch of events once, with the numbers that follow those of the run's other events, unless the worker has
+-- lost the run. Waits for another transaction that stores events of the run, and then counts on from its number.
 -- seals: stream_batches.data
 WITH counted AS (
     UPDATE /*schema*/queue SET last_event = queue.last_event + :length::bigint, streamed = queue.streamed + :length
@@ -63,8 +63,8 @@ SELECT g.thread_id, g.run_id, g.before + g.position + 1, g.before + g.position +
 FROM given g;
 
 -- name: read_streams
--- Return the status of runs and their batches of events after a number, as of one moment, so that the events of a run
--- that has ended are complete. A run that no longer exists has no status. After as many bytes a page ends, so that a
+-- Return the status of runs and their batches of events after a number, as of one moment, so that the events of an
+-- ended run are complete. A run that no longer exists has no status. A page ends after a number of bytes, so that a
 -- reader of large events holds one of them.
 -- opens: runs.error_message
 -- opens: stream_batches.data
@@ -84,10 +84,10 @@ FROM unnest(:thread_ids::text[], :run_ids::text[], :afters::bigint[]) WITH ORDIN
 ORDER BY g.number, b.last_seq;
 
 -- name: read_threads
--- Return the time, and enqueued runs of threads, without those that have deleted their thread: another one may have its
--- id. Those that have not ended, and those that started since a time, since a run did, since the first did that ended
--- after a time, or since the newest did; a hundred of either at most. Some time is taken off, because a run's start may
--- be of another process's clock.
+-- Return the time, and enqueued runs of threads: at most a hundred runs that have not ended, and a hundred that started
+-- since a moment. This is the given time, or else the start of a given run, or else of the first run that ended after a
+-- time, or else of the newest run; less a minute, because clocks of processes differ. Runs that have deleted their
+-- thread are left out, because another thread may have the id.
 SELECT g.number, now(), r.run_id, coalesce(r.agent, ''), r.status, r.started_at, r.ended_at, r.last_event
 FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[], :ended_sinces::text[]) WITH ORDINALITY
         AS g (thread_id, since, run_id, ended_since, number)
@@ -113,7 +113,7 @@ FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[], :ended_since
 ORDER BY g.number, r.ended_at, r.started_at;
 
 -- name: delete_streams
--- Delete the events of some of a thread's runs, or of all; those of runs that are deleted later, too, unless they are kept.
+-- Delete the events of some or all runs of a thread. With `keeps_ends`, keep the events of runs that are deleted later.
 DELETE FROM /*schema*/stream_batches b
 WHERE b.thread_id = :thread_id::text AND (:run_ids::text[] IS NULL OR b.run_id = ANY(:run_ids)) AND NOT (
     :keeps_ends::boolean AND b.run_id IN (

@@ -17,7 +17,7 @@ from langgraph_pgstate.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.runs.types import Recovered, RunKey, Tended
 from langgraph_pgstate.schema.queries import Queries
 
-# Factor of `max_crashes` for all attempts. Deploys may end many workers of a run, but each death hits other runs, too.
+# Maximum number of attempts per `max_crashes`. It is high, because deployments may end many workers of a blameless run.
 _ATTEMPTS_PER_CRASH: Final = 10
 
 _log = logging.getLogger("langgraph_pgstate.runs")
@@ -50,7 +50,7 @@ async def delete_worker(db: Connection, queries: Queries, worker_id: str) -> Non
 
 
 async def ask_drain(db: Connection, queries: Queries, worker_id: str, by: str | None = None) -> bool:
-    """Ask a worker to drain. Record an event if the person is known and the first to ask. Return whether it exists.
+    """Ask a worker to drain, and return whether it exists. With a person's name, the first call stores an event.
 
     One transaction; safe to repeat.
     """
@@ -99,7 +99,7 @@ async def recover(
     max_crashes: int = 3,
     is_dead: Callable[[str], bool] | None = None,
 ) -> list[Recovered]:
-    """Put the runs of dead workers back into the queue. One transaction for each; safe to repeat and in many processes.
+    """Requeue the runs of dead workers. One transaction for each run; safe to repeat and in many processes.
 
     Threads and leases that another transaction has locked are left to the next call.
 
@@ -107,9 +107,9 @@ async def recover(
         db: The connection.
         queries: The queries of the schema.
         limit: Maximum number of runs.
-        max_crashes: Number of deaths of its workers, without a new checkpoint, after which a run ends as `error`. It
-            also ends so if its worker dies after ten times as many attempts, or `max_attempts` if these are more. If
-            the dead worker ran others, too, the run does not end, but is claimed alone.
+        max_crashes: Number of deaths of its workers, without a new checkpoint, after which a run ends as `error`. The
+            run also ends as `error` if its worker dies after ten times as many attempts, or after `max_attempts` if
+            this is more. If the dead worker had other runs, too, the run does not end, but is claimed alone.
         is_dead: Returns whether a worker is known to be dead, so that its leases need not expire.
     """
     dead: list[str] = []
@@ -156,7 +156,7 @@ async def _recover(
 
 
 async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
-    """Make runs ready that are due. One round trip if there are none; safe in many processes.
+    """Make due runs ready. One round trip if there are none; safe in many processes.
 
     Threads that another transaction has locked are left to the next call.
 
@@ -177,8 +177,8 @@ async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
 async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
     """Make the next run ready on each thread that has no ready run. It reads the whole queue. `maintain` calls it.
 
-    It also deletes workers that were not seen and keys that were not claimed for a day, and webhooks that failed long
-    ago.
+    It also deletes workers that were not seen for a day, keys that were not claimed for a day, and webhooks that failed
+    long ago.
 
     Returns:
         The number of runs that were made ready.

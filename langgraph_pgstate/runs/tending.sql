@@ -23,9 +23,9 @@ SELECT 1 FROM /*schema*/workers WHERE worker_id = :worker_id::text AND drain_ask
 DELETE FROM /*schema*/workers WHERE seen_at < now() - interval '1 day';
 
 -- name: tend_runs
--- Renew the leases of a worker's runs that no other transaction has locked, and record that it is alive. Return all
--- runs that it runs, how each is to be cancelled, whether the worker holds its lease, whether it is one of those, and
--- whether its lease was renewed.
+-- Renew the leases of a worker's runs that no other transaction has locked, and record that the worker is alive. Return
+-- all runs that the database assigns to the worker: how each must be cancelled, whether the worker holds its lease,
+-- whether the worker has named it, and whether its lease was renewed.
 WITH mine AS (
     SELECT * FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS m (thread_id, fencing_token)
 ), free AS MATERIALIZED (
@@ -52,7 +52,7 @@ WHERE q.status = 'running' AND q.worker_id = :worker_id;
 SELECT DISTINCT worker_id FROM /*schema*/queue WHERE status = 'running';
 
 -- name: find_lost
--- Return running runs whose lease has expired or is another's, and those of some workers.
+-- Return running runs whose lease has expired or was taken over, and the running runs of some workers.
 SELECT q.thread_id, q.run_id, q.fencing_token, q.worker_id
 FROM /*schema*/queue q LEFT JOIN /*schema*/leases l ON l.thread_id = q.thread_id AND l.fencing_token = q.fencing_token
 WHERE q.status = 'running'
@@ -60,8 +60,8 @@ WHERE q.status = 'running'
 LIMIT :page_size;
 
 -- name: fence_lease
--- Take a lease from its holder, whose late writes are refused from then on, if it has expired or the holder is dead,
--- and no other transaction has locked it.
+-- Take a lease from its holder if it has expired or the holder is dead, and no other transaction has locked it. From
+-- then on, late writes of the holder are refused.
 WITH free AS MATERIALIZED (
     SELECT l.thread_id FROM /*schema*/leases l
     WHERE l.thread_id = :thread_id::text AND l.fencing_token = :fencing_token::bigint
@@ -72,10 +72,10 @@ UPDATE /*schema*/leases SET holder_id = NULL, fencing_token = leases.fencing_tok
 FROM free WHERE leases.thread_id = :thread_id AND leases.thread_id = free.thread_id;
 
 -- name: recover_run
--- Put a run whose lease was lost back into the queue, before others, to be claimed alone if it has made no new
--- checkpoint; but end it if it was alone, and its worker has died too often without a new checkpoint, or after too many
--- attempts. One that is to be cancelled is left to that. Return the number of deaths, whether it was ended, and how it
--- is to be cancelled. Runs after `fence_lease` and `lock_free_threads`.
+-- Requeue a run whose lease was lost, ahead of others. If it has made no new checkpoint, it will be claimed alone. If
+-- it was alone, and its workers have died too often or after too many attempts, end it instead, unless it must be
+-- cancelled. Return the number of deaths, whether the run was ended, and how it must be cancelled. Runs after
+-- `fence_lease` and `lock_free_threads`.
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback
 -- leaves: runs.metadata
@@ -165,7 +165,7 @@ SELECT DISTINCT thread_id FROM (
 ) AS due;
 
 -- name: make_due
--- Store that runs of some threads are due, and since when they wait, and give them their order among the runs of their
+-- Mark due runs of some threads as due, with the time since which they wait, and their order among the runs of their
 -- thread. Runs after `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET
     run_after = NULL, number = due.number, enqueued_at = greatest(queue.enqueued_at, queue.run_after)
@@ -180,7 +180,7 @@ FROM (
 WHERE queue.thread_id = due.thread_id AND queue.run_id = due.run_id AND queue.thread_id = ANY(:thread_ids);
 
 -- name: find_stranded
--- Return threads with runs that are due although none of the thread's is ready.
+-- Return threads that have due runs but no ready run.
 SELECT DISTINCT q.thread_id FROM /*schema*/queue q
 WHERE NOT q.is_ready AND q.run_after IS NULL AND NOT EXISTS (
     SELECT 1 FROM /*schema*/queue o WHERE o.thread_id = q.thread_id AND o.is_ready

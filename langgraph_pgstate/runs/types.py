@@ -12,7 +12,7 @@ from langgraph_pgstate.leases.types import Lease
 
 
 class RunKey(NamedTuple):
-    """A run under one lease. After another lease is taken on its thread, nothing is written under this one."""
+    """A run under one lease. After another lease is taken on the thread, writes under this lease are refused."""
 
     thread_id: str
     run_id: str
@@ -35,11 +35,11 @@ class ClaimedRun:
         data: The arguments of the graph, encoded; see `open_input`.
         options: Retries and time limits.
         checkpoint_id: The run's newest checkpoint in the root namespace; `None` if it has none.
-        head_id: The thread's newest checkpoint in the root namespace; another run's if it differs.
-        cancel: `cancel`, `interrupt` or `rollback` if the run must end so without being executed.
+        head_id: The thread's newest checkpoint in the root namespace, which may be of another run.
+        cancel: `cancel`, `interrupt` or `rollback` if the run must end in this way, without being executed.
         timeout_at: Time of its timeout, by the database's clock.
-        is_suspect: Whether its last worker died, so that the worker must run nothing else beside it.
-        unreadable: Why its options cannot be used; `None` if they can.
+        is_suspect: Whether the run's last worker died, so that the next worker must run it alone.
+        unreadable: Why the options cannot be used; `None` if they can.
     """
 
     thread_id: str
@@ -92,11 +92,11 @@ class Tended(NamedTuple):
     """The result of renewing the leases of a worker's runs.
 
     Attributes:
-        still: Runs that the worker still has. The others are lost: another worker may run them, or the thread was
+        still: Runs that the worker still has. Its other runs are lost: another worker may run them, or the thread was
             deleted.
         cancels: Runs of `still` to cancel, with `cancel`, `interrupt` or `rollback`.
-        unknown: Runs that were claimed for the worker, but that it does not know: the response to its claim was lost.
-        renewed: Runs of `still` whose leases were renewed. The leases of the others were locked.
+        unknown: Runs that were claimed for the worker, but that it does not know, because the response was lost.
+        renewed: Runs of `still` whose leases were renewed. The other leases were locked.
     """
 
     still: set[RunKey]
@@ -149,8 +149,8 @@ class QueuedRun:
         queue: The queue.
         graph: Name of the graph.
         status: `pending` or `running`.
-        is_ready: Whether a worker may claim it, or runs it; false if it waits for its time or for its thread. A ready
-            run may wait for a limit, see `is_limited`, or for a worker that accepts it, see `is_accepted`.
+        is_ready: Whether a worker may claim or runs the run; false if the run waits for its time or for its thread. A
+            ready run may still wait for a limit (see `is_limited`) or for a worker that accepts it (`is_accepted`).
         priority: Its priority; higher is claimed first.
         key: Its key. Runs of different keys take turns.
         run_after: Time before which it is not claimed; `None` if it can be claimed at once.
@@ -229,7 +229,7 @@ class Rate:
             raise ConfigurationError(f"Rate.count must be a whole number, 1 or more, not {self.count!r}")
         seconds = self.per.total_seconds() if isinstance(self.per, timedelta) else self.per
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 10**9:
-            raise ConfigurationError(f"Rate.per must be seconds or a timedelta, more than 0, not {self.per!r}")
+            raise ConfigurationError(f"Rate.per must be a number of seconds above 0, or a timedelta, not {self.per!r}")
 
     @property
     def seconds(self) -> float:
@@ -246,8 +246,8 @@ class QueueLimit:
         key: The key; `*` for each key that has no limit of its own; `None` for the whole queue.
         concurrency: Maximum number of runs at the same time; `None` for no limit.
         rate: Maximum number of attempts that begin per period; `None` for no limit.
-        running: Number of runs under the limit that run now.
-        waiting: Number of ready runs that wait for it. Runs that wait for a limit of the whole queue are not counted.
+        running: Number of running runs under the limit.
+        waiting: Number of ready runs that wait for the limit; not counted for a limit of the whole queue.
     """
 
     queue: str
@@ -260,7 +260,7 @@ class QueueLimit:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker, as it has stored its state.
+    """A worker with the state that it has stored.
 
     Attributes:
         worker_id: The worker.
@@ -292,13 +292,13 @@ class StreamEvent:
     """An event of a run.
 
     Attributes:
-        id: Its id, after which a stream can be joined again. Ids are opaque.
+        id: The event's id. A reader that reconnects passes it as `last_event_id`. Ids are opaque.
         event: The stream mode of LangGraph; or `metadata` at the start of each attempt, `gap` in place of events that
             are no longer stored, `error` before the end of a run that failed, and `end`.
         namespace: Namespace of its subgraph, as in `graph.stream(…, subgraphs=True)`; empty for the graph itself.
         data: For a stream mode, the data that `graph.stream` yields. Otherwise a dict: `run_id` and `attempt` in
-            `metadata`; `first` and `last` id in `gap`; `error` and `message` in `error`; `status` in `end`, which is
-            `deleted` if the run no longer exists.
+            `metadata`; the ids `first` and `last` in `gap`; `error` and `message` in `error`; `status` in `end`
+            (`deleted` if the run no longer exists).
         attempt: The attempt of the run, from 1; 0 if none is known.
         is_replayed: Whether an earlier attempt has stored events of the same superstep.
         stored_at: Time at which it was stored. For `error` and `end`, the time of the run's end.
@@ -348,7 +348,7 @@ class EventBatch(NamedTuple):
     Attributes:
         key: The run under its lease.
         attempt: The attempt.
-        position: Number of events that were stored before them under this lease.
+        position: Number of events that were stored before this batch under the same lease.
         length: Number of events.
         step: Newest superstep of the events so far.
         data: The encoded events.
@@ -383,7 +383,7 @@ class StoredBatch(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A request for the events of a run after the event of a number."""
+    """A request for the events of a run after the event with a given number."""
 
     thread_id: str
     run_id: str
@@ -397,7 +397,7 @@ class StreamPage(NamedTuple):
         status: The run's status; `None` if it does not exist.
         error_type: Type of its error.
         error_message: Message of its error.
-        last_event: Number of its last event, as of the last end of an attempt.
+        last_event: Number of the run's last event, stored when an attempt ends.
         batches: Batches of events, in order.
         is_full: Whether there may be more.
         ended_at: Time at which the run ended.
@@ -439,7 +439,7 @@ class WantedRuns(NamedTuple):
         thread_id: The thread.
         since: The time.
         run_id: The run.
-        ended_since: If `since` is not given: from the start of the first run that ended after this time.
+        ended_since: If `since` is not given: runs since the start of the first run that ended after this time.
     """
 
     thread_id: str

@@ -15,7 +15,7 @@ from langgraph_pgstate.runs.options import WebhookSettings
 # IPv6 networks whose addresses hold an IPv4 address in their last 32 bits.
 _NAT64: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
 _GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
-# Networks of IETF protocols, some of which count as global, and a service of Azure's virtual machines.
+# Networks of IETF protocols, which `ipaddress` partly counts as global, and a service of Azure's virtual machines.
 _REFUSED: Final = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "168.63.129.16/32")))
 
 
@@ -26,7 +26,7 @@ class RefusedAddressError(Exception):
 def refusal_of(scheme: str, host: str, port: int, settings: WebhookSettings) -> str | None:
     """Return the reason why the settings refuse a URL, or `None`. Addresses are not looked up."""
     if settings.require_https and scheme != "https":
-        return "the URL is not one of HTTPS"
+        return "the URL must begin with https://"
     if settings.allowed_ports and port not in settings.allowed_ports:
         return f"port {port} is not allowed"
     if settings.allowed_hosts and not any(_is_host(host.lower(), one.lower()) for one in settings.allowed_hosts):
@@ -42,7 +42,7 @@ async def allowed_address(host: str, port: int, networks: Sequence[Any]) -> str:
     """Return an address of a host that is public or in an allowed network.
 
     Raises:
-        RefusedAddressError: If it has no such address.
+        RefusedAddressError: If the host has no such address.
         OSError: If the host is unknown.
     """
     found = await _resolve(host, port)
@@ -77,7 +77,7 @@ async def _resolve(host: str, port: int) -> list[Any]:
         else:
             future.set_exception(failed)
 
-    # A thread of its own: loop and process wait for the threads of the executor at their end.
+    # The resolver has its own thread, because the end of the loop and of the process waits for threads of an executor.
     threading.Thread(target=resolve, name="pgstate-resolver", daemon=True).start()
     return await future
 

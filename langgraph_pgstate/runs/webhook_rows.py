@@ -30,7 +30,7 @@ def webhook_of(url: Any) -> str | None:
     """Return a validated URL, or `None`.
 
     Raises:
-        ConfigurationError: If it is not an absolute URL of HTTP, is too long, or names a user.
+        ConfigurationError: If the URL is not an absolute HTTP URL, is too long, or names a user.
     """
     if url is None:
         return None
@@ -43,7 +43,7 @@ def webhook_of(url: Any) -> str | None:
         is_usable = False
     if not is_usable or len(url) > _MAX_URL or not url.isascii() or any(one.isspace() for one in url):
         raise ConfigurationError(
-            f"webhook must be a URL like 'https://example.com/done', in ASCII, of {_MAX_URL} characters at most and "
+            f"webhook must be a URL like 'https://example.com/done', in ASCII, with at most {_MAX_URL} characters and "
             f"without a user's name, not {url[:100]!r}"
         )
     return url
@@ -88,14 +88,14 @@ def body_of(delivery: Delivery) -> bytes:
 
 
 def delay_after(attempts: int) -> float | None:
-    """Return the seconds until the attempt after some failed ones; `None` after the last, about 4 hours later."""
+    """Return the seconds until the next attempt after failed attempts; `None` after the last, about 4 hours later."""
     if attempts >= MAX_ATTEMPTS:
         return None
     return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1)))
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL, with its port if it has one, as `claim` takes it; without a host, the URL."""
+    """Return the host of a URL in the form that `claim` takes, with the port if given; without a host, the URL."""
     try:
         return urlsplit(url).netloc.lower()
     except ValueError:
@@ -118,7 +118,7 @@ async def claim(
     if db.keys is None:
         rows = await db.fetch(queries.claim_webhooks, parameters)
     else:
-        # Undone if data keys have to be loaded first.
+        # If data keys are missing, the transaction is undone, and repeated when they are loaded.
         async with db.transaction():
             rows = await db.fetch(queries.claim_webhooks, parameters)
     return [Delivery(*row) for row in rows]

@@ -35,7 +35,7 @@ _AT_ONCE: Final = 20
 _PER_HOST: Final = 4
 _POLL_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 2.0
-# Tenants whose webhooks are delivered at once by one thread, and for how long before it is the turn of others.
+# Maximum number of tenants whose webhooks one thread delivers at once, and seconds until other tenants take their turn.
 _TENANTS_AT_ONCE: Final = 10
 _TENANT_SECONDS: Final = 5.0
 _MAX_ERROR: Final = 500
@@ -48,7 +48,7 @@ class AsyncWebhooks:
     Args:
         database: The database.
         queries: The queries of its schema.
-        settings: The secret, and the addresses to which they may be delivered.
+        settings: The secret, and the addresses to which webhooks may be delivered.
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries, settings: WebhookSettings) -> None:
@@ -81,7 +81,7 @@ class AsyncWebhooks:
         """Make a failed webhook due again, with all its attempts. Safe to repeat.
 
         Returns:
-            Whether it was there.
+            Whether the webhook exists.
         """
         return await self._database.run(webhooks.retry, self._queries, webhook)
 
@@ -89,7 +89,7 @@ class AsyncWebhooks:
         """Delete a webhook. Safe to repeat.
 
         Returns:
-            Whether it was there.
+            Whether the webhook existed.
         """
         return await self._database.run(webhooks.discard, self._queries, webhook)
 
@@ -103,7 +103,7 @@ class Webhooks:
 
     def deliver(self) -> int:
         """Blocking twin of `AsyncWebhooks.deliver`."""
-        # Run in another thread, because the caller's thread may have a running event loop.
+        # Another thread runs the event loop, because the caller's thread may already have one.
         with ThreadPoolExecutor(1) as executor:
             due = _deliver_due(self._run, self._queries, self.settings)
             return executor.submit(asyncio.run, due).result()
@@ -120,7 +120,7 @@ class WebhookThread:
         database: The database. The thread may use all its connections.
         queries: The queries of its schema.
         settings: Settings of the webhooks.
-        of_tenants: Whether it delivers those of each tenant that `wake` names, instead of looking at intervals.
+        of_tenants: Whether the thread delivers the webhooks of tenants that `wake` names, instead of polling.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class WebhookThread:
         """Search for webhooks at once. Call it when a run with a webhook has ended.
 
         Args:
-            tenant: Whose run it is; `None` if tenants are not kept apart, or for the only one.
+            tenant: The tenant of the run; `None` if tenants are not kept apart, or if there is only one.
         """
         if self._of_tenants and tenant is not None and tenant not in self._named:
             self._named.append(tenant)
@@ -177,7 +177,7 @@ class WebhookThread:
             return
         while self._named:
             named = [self._named.popleft() for _ in range(min(len(self._named), _TENANTS_AT_ONCE))]
-            # Later webhooks of these wait for those of other tenants.
+            # Webhooks of these tenants that become due after `until` wait for the next turn.
             until = time.monotonic() + _TENANT_SECONDS
             delivering = [self._deliver_of(tenant, until) for tenant in named]
             for error in await asyncio.gather(*delivering, return_exceptions=True):
@@ -234,14 +234,14 @@ async def _deliver_due(
             await run(webhooks.end, queries, one, plain, is_final=is_final)
         return error is None
 
-    # Ignore the environment's proxies: they could connect to refused addresses.
+    # `trust_env=False` ignores the environment's proxies, which could connect to refused addresses.
     async with httpx.AsyncClient(trust_env=False, timeout=settings.timeout, verify=_tls()) as client:
         try:
             while True:
                 while len(tasks) < _AT_ONCE and time.monotonic() < until():
                     counts = Counter(tasks.values())
                     busy = [host for host, count in counts.items() if count >= _PER_HOST]
-                    # Claim so few that one host gets no more than its share, even if all are for it.
+                    # Claim so few webhooks that a host stays below its maximum even if all are for this host.
                     most = _PER_HOST - max((count for count in counts.values() if count < _PER_HOST), default=0)
                     limit = min(most, _AT_ONCE - len(tasks))
                     due = await run(webhooks.claim, queries, limit, settings.claim_seconds, busy)
@@ -255,7 +255,7 @@ async def _deliver_due(
                     del tasks[task]
                     delivered += task.result()
         except PGStateError:
-            # Outcomes of deliveries in progress may still be stored.
+            # Wait for deliveries in progress, so that their outcomes are stored.
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
         finally:
@@ -279,7 +279,7 @@ async def _try_to_post(
 
 
 async def _post(client: httpx.AsyncClient, settings: WebhookSettings, delivery: Delivery) -> int:
-    """Post a webhook to a checked address, and return the status of the response. Its body is not read."""
+    """Post a webhook to a checked address, and return the status of the response. The response's body is not read."""
     import httpx
 
     # Parse the URL as the connection does, so that both have the same host.
@@ -305,7 +305,7 @@ async def _post(client: httpx.AsyncClient, settings: WebhookSettings, delivery: 
 
 
 def signed_headers(secret: str | None, id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the headers of a webhook by the specification "Standard Webhooks". Without a secret, it is not signed.
+    """Return a webhook's headers by the specification "Standard Webhooks". Without a secret, nothing is signed.
 
     Args:
         secret: The secret. The part after `whsec_` is base64.

@@ -1,6 +1,6 @@
 -- name: claim_webhooks
--- Claim webhooks that are due for some seconds, the longest due first and none of busy hosts, and return them with the
--- time. What another process is claiming is not waited for.
+-- Claim due webhooks for some seconds, the longest due first and none of busy hosts. Return them with the time.
+-- Webhooks that another process is claiming are skipped.
 -- opens: runs.error_message from run.error_message
 -- opens: runs.metadata from run.metadata
 WITH due AS MATERIALIZED (
@@ -17,13 +17,13 @@ WHERE webhooks.thread_id = due.thread_id AND webhooks.run_id = due.run_id AND we
 RETURNING webhooks.thread_id, webhooks.run_id, webhooks.ended_at, webhooks.url, webhooks.attempts, webhooks.run, now();
 
 -- name: delete_webhook
--- Delete a webhook that was delivered, or is not wanted any more; one that another process has claimed since stays.
+-- Delete a webhook that was delivered or is no longer wanted, unless another process has claimed it since.
 DELETE FROM /*schema*/webhooks
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz
     AND (:attempts::integer IS NULL OR attempts = :attempts);
 
 -- name: postpone_webhook
--- Store the error of an attempt to deliver a webhook, and the time of the next attempt; without a delay there is none.
+-- Store the error of an attempt to deliver a webhook, and the time of the next attempt. Without a delay, none follows.
 UPDATE /*schema*/webhooks SET
     deliver_after = now() + make_interval(secs => :delay::double precision), last_error = :error::text
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz

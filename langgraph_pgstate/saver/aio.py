@@ -110,7 +110,7 @@ P = ParamSpec("P")
 
 
 class AsyncPGStateSaver(CommonSaver):
-    """Asynchronous twin of `PGStateSaver`, bound to the event loop it was made in.
+    """Asynchronous twin of `PGStateSaver`, bound to the event loop in which it was made.
 
     Its blocking methods can be called from other OS threads, as LangGraph does from synchronous nodes. On the loop's
     own thread they are refused, because they would wait for themselves.
@@ -222,7 +222,7 @@ class AsyncPGStateSaver(CommonSaver):
         guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
         clone = self._guarded(guards, hook)
         clone.lease_manager = AsyncLeaseManager(self._database, self._queries, guards)
-        # On a connection that the caller also uses, no other code may run between two steps of a put.
+        # A put on a connection that the caller also uses must not let other code run between two of its steps.
         clone._sends_input_late = not self._database.is_borrowed
         return clone
 
@@ -249,7 +249,7 @@ class AsyncPGStateSaver(CommonSaver):
     async def read_latest(self, thread_ids: Sequence[str]) -> getting.Latest:
         """Read the newest checkpoints of some threads in their root namespaces, for pages of threads.
 
-        No run begins, so no lease is taken. Checkpoints of about a megabyte are read. `load_latest` decodes each.
+        No run begins, so no lease is taken. Reading stops after about a megabyte. `load_latest` decodes a checkpoint.
         """
         return await self._run(getting.get_latest, self._queries, thread_ids_of(thread_ids), listing.PAGE_BYTES)
 

@@ -207,13 +207,13 @@ class PGStateSaver(CommonSaver):
         Args:
             metadata_index: Also make a GIN index on all metadata, for filters other than `source`, `step` and `run_id`
                 over many threads.
-            tenancy: `"rls"` to have PostgreSQL keep tenants apart, by row-level security, in tables that are empty. In
-                later calls it stays on.
-            operators: Roles that see the rows of all tenants. A state or saver of a tenant refuses to run as one.
+            tenancy: `"rls"` makes PostgreSQL keep tenants apart by row-level security. The tables must be empty. Later
+                calls keep the setting.
+            operators: Roles that see the rows of all tenants. A state or saver of a tenant refuses to run as such.
             workers: Roles that may list the names of tenants, for maintenance and workers, besides the owner of the
                 tables.
             audit: Whether events are chained by hashes from now on, so that `state.audit.verify` finds removed, changed
-                and inserted events. In later calls it stays on.
+                and inserted events. Later calls keep the setting.
 
         Raises:
             SchemaOutdatedError: If the schema is newer than this package.
@@ -225,7 +225,7 @@ class PGStateSaver(CommonSaver):
         self._saver_cache.schema_checked = True
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint a config names, or the latest of its thread and namespace. One round trip.
+        """Return the checkpoint that a config names, or the latest of its thread and namespace. One round trip.
 
         The checkpoint's row is always read. Segments that this process stored or read last are taken from memory,
         unless the row has changed. Values are built anew for each caller.
@@ -292,11 +292,11 @@ class PGStateSaver(CommonSaver):
             config: A thread, with or without a namespace and a checkpoint; `None` for all threads.
             filter: Metadata that must be contained. `source`, `step` and `run_id` are typed columns.
             before: Only checkpoints with a smaller id than this config's.
-            limit: Most checkpoints to yield.
+            limit: Maximum number of checkpoints to yield.
             metadata_only: Do not read states. The checkpoints then have only id, time, metadata and parent.
 
         Raises:
-            ConfigurationError: If an argument cannot be searched for.
+            ConfigurationError: If an argument is not usable in a search.
         """
         pages = listing.request_list(config, filter, before, limit, metadata_only)
         while pages is not None:

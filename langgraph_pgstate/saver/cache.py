@@ -17,7 +17,7 @@ from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.checkpoints.reading import CachedSegments
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar
 
-# Cached checkpoints per namespace. A program that continues from an older checkpoint has just read it, or reads it
+# Maximum number of cached checkpoints per namespace. If a program continues from an older checkpoint, a query reads it
 # again.
 _CHECKPOINTS: Final = 16
 _NAMESPACE_BYTES: Final = 800
@@ -66,7 +66,7 @@ class Cache:
 
     def manifest(self, address: Address) -> Manifest | None:
         """Return a checkpoint's manifest; `None` if it is not cached."""
-        # Read without the lock. An entry that another thread is moving is missed, which costs a query.
+        # The lock is not taken. If another thread is moving the entry, it may be missed, which costs a query.
         namespace = self._namespaces.get(address[:2])
         found = namespace and namespace.manifests.get(address.checkpoint_id)
         return found[0] if found else None
@@ -103,7 +103,7 @@ class Cache:
                     contents_bytes += namespace.contents_bytes
                 for base in base_revisions:
                     if base in namespace.manifests:
-                        # Marked as recently used, because other checkpoints may fork from it soon.
+                        # The base counts as recently used, because other checkpoints may fork from it soon.
                         namespace.manifests[base] = namespace.manifests.pop(base)
             if len(contents) + len(missing) != len(ids):
                 # The checkpoint does not inherit exactly the segments of the head.
@@ -197,7 +197,7 @@ class _TenantCache(Cache):
 
     def __init__(self, whole: Cache, tenant: str) -> None:
         self._whole = whole
-        # Neither contains NUL, so two different pairs of tenant and thread never give the same key.
+        # Neither tenants nor thread ids contain NUL, so different pairs never give the same key.
         self._prefix = f"{tenant}\0"
 
     def _own(self, address: Address) -> Address:

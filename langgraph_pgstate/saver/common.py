@@ -57,7 +57,7 @@ class SaverCache:
 
     Attributes:
         cache: Checkpoints that were stored or read.
-        touch_due: By thread, the time (monotonic, in seconds) at which a put updates the thread's row again.
+        touch_due: For each thread, the time (monotonic, in seconds) from which a put updates the thread's row again.
         schema_checked: Whether the schema is known to be of this package's version.
     """
 
@@ -182,8 +182,8 @@ class CommonSaver(BaseCheckpointSaver[str]):
         checkpoint_id = str(address.checkpoint_id)
         if checkpoint_id == parent_id:
             raise ConfigurationError(
-                f"checkpoint {checkpoint_id} cannot be its own parent: put takes the config of the one before it, "
-                "which is a tuple's `parent_config`"
+                f"config must name the parent of checkpoint {checkpoint_id}, not the checkpoint itself: pass the "
+                "`parent_config` of its tuple"
             )
         error = CheckpointOrderError(address.thread_id, address.checkpoint_ns, checkpoint_id, parent_id)
         if self._guard_policy is None or not (self._guards.head or self._guards.lease):
@@ -222,7 +222,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
 
     def _load_page(self, page: Page) -> Iterator[CheckpointTuple]:
         loaded = page.load(self._codec, self._states, skip_damaged=self._passes_damage)
-        # LangGraph starts from checkpoints that it finds in a list when it replays.
+        # A replay may start from a checkpoint of this list, and that is a deliberate fork.
         return loaded if self._guard_policy is None else map(guards.as_past, loaded)
 
     def _call_site(self) -> CallSite | None:

@@ -73,8 +73,8 @@ class AsyncSchedules:
             cron: Five fields for minute, hour, day of month, month and day of week, like `0 9 * * 1-5`.
             command: A command instead of an input.
             options: See `ScheduleOptions` and `EnqueueOptions`. Without a `thread_id`, each run has a new thread, with
-                the schedule's metadata. `run_id` and `run_after` are refused. The metadata of a run have `schedule`,
-                the name, and `scheduled_at`, the tick.
+                the schedule's metadata. `run_id` and `run_after` are refused. In the metadata of a run, `schedule` is
+                the name and `scheduled_at` is the tick.
 
         Raises:
             ConfigurationError: If an argument is not usable. Nothing was written.
@@ -187,8 +187,8 @@ class AsyncSchedules:
             run_id: Id of the run, under which it is enqueued once; a new id by default.
             by: Name of the person who triggers the run. Events of the kind `action` on the run's thread and on
                 `schedule:NAME` have this name.
-            unless_done_within: Refuse the run if a person has triggered another run within this time, since the caller
-                looked. `None`: never refuse.
+            unless_done_within: Refuse the run if a person has triggered another run within this time. Pass the time
+                since the caller read the schedule. `None`: never refuse.
 
         Raises:
             NotFoundError: If there is no schedule of this name.

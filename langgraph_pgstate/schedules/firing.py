@@ -79,7 +79,7 @@ async def _fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) 
     is_callers = db.is_in_transaction
     async with db.transaction():
         if not is_callers:
-            # Another transaction may be about to create the thread.
+            # Limit the wait for a transaction that is about to create the thread.
             await db.fetch(*bounded_waits(queries))
         rows = await db.fetch(queries.lock_due_schedule, {"name": name})
         if not rows:
@@ -125,7 +125,7 @@ async def trigger(
 ) -> EnqueuedRun:
     """Enqueue a run of a schedule now, even if it is paused. With a person's name, store events about it.
 
-    The ticks are not changed. One transaction; idempotent with the run's id. With a time, the run is refused if a
+    The ticks are not changed. One transaction; idempotent with the run's id. With `within`, the run is refused if a
     person has triggered another run within that time.
 
     Raises:

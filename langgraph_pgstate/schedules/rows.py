@@ -53,7 +53,7 @@ _CHANGEABLE: Final = (
 )
 # Options that are stored under another name.
 _OPTION_OF: Final = {"answer_after": "default_answer"}
-# Stands for the schedule's graph, which does not change.
+# A placeholder for the schedule's graph, which a change does not replace.
 _ANY_GRAPH: Final = "-"
 SORT_KEYS: Final = ("created_at", "updated_at", "next_at", "end_at", "name", "graph", "thread_id")
 
@@ -114,7 +114,7 @@ def request_schedule(name: str, run: RunRequest, options: ScheduleOptions, *, cr
     row = _columns({"timezone": "UTC", "missed": "skip", **options, "cron": cron})
     zone = zone_of(row["timezone"])
     if first_tick(cron, zone, datetime.now(UTC)) is None:
-        raise ConfigurationError(f"cron {cron!r} has no ticks")
+        raise ConfigurationError(f"cron must have a tick within 50 years, got {cron!r}")
     metadata = _readable(run.metadata, options.get("metadata"), options.get("scope"))
     none = {"is_paused": None, "end_at": None, "thread_ttl": None, "owner_id": None}
     given = {"name": name_of("name", name), "thread_id": thread_given(options), "metadata": json.dumps(metadata)}
@@ -148,7 +148,7 @@ def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     if refused := [option for option in _OF_A_TICK if given.get(option) is not None]:
-        raise ConfigurationError(f"the runs of a schedule take no {refused[0]}: each tick has its own run")
+        raise ConfigurationError(f"{refused[0]} must not be given for a schedule: each tick has its own run")
     if "missed" in given:
         if given["missed"] not in MISSED:
             raise ConfigurationError(f"missed must be {', '.join(map(repr, MISSED))}, not {given['missed']!r}")
@@ -175,7 +175,7 @@ def _readable(metadata: Any, given: Any, scope: Any) -> dict[str, Any]:
     if metadata is None:
         names = {name for one in ([scope] if isinstance(scope, Mapping) else scope or ()) for name in one}
         metadata = {name: given[name] for name in names if name in (given or {})}
-    # The threads of the runs have these metadata. Without a NUL, their owner could be another one.
+    # The runs' threads get these metadata. LangGraph strips NULs from metadata, which could name another owner.
     refuse_nul("metadata", given or {})
     return dict(metadata)
 

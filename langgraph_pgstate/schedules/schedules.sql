@@ -51,7 +51,7 @@ ORDER BY s.name
 LIMIT :page_size;
 
 -- name: sort_schedules
--- Return schedules in the order of one of their columns, from an offset, with what their runs are to do.
+-- Return schedules in the order of one of their columns, from an offset, with the arguments of their runs.
 -- matches: threads.metadata from thread_scope
 -- opens: schedules.data
 -- opens: schedules.metadata
@@ -86,7 +86,7 @@ ORDER BY
 LIMIT :page_size OFFSET :offset;
 
 -- name: count_selected_schedules
--- Return how many schedules there are of those that `sort_schedules` returns.
+-- Return the number of schedules that pass the filters of `sort_schedules`.
 -- matches: threads.metadata from thread_scope
 -- matches: schedules.metadata from metadata
 -- matches: schedules.metadata from scope

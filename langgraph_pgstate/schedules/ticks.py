@@ -45,9 +45,9 @@ def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetim
         raise ArgumentTypeError(f"cron must be an expression like '0 9 * * 1-5', not {type(cron).__name__}")
     last = moment
     if len(cron) > _LONGEST:
-        raise ConfigurationError(f"cron has {len(cron):,} characters, more than {_LONGEST:,}")
+        raise ConfigurationError(f"cron must have at most {_LONGEST:,} characters, got {len(cron):,}")
     if len(cron.split()) != 5:
-        raise _refusal(cron, f"{len(cron.split())} fields, not 5")
+        raise _refusal(cron, f"it has {len(cron.split())} fields")
     try:
         for local in CronSim(cron, moment.astimezone(zone)):
             tick = local.astimezone(UTC)
@@ -61,7 +61,7 @@ def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetim
 
 def _refusal(cron: str, reason: str) -> ConfigurationError:
     return ConfigurationError(
-        f"cron {cron!r} is not usable ({reason}); its fields are minute, hour, day of month, month and day of week"
+        f"cron must have 5 valid fields (minute, hour, day of month, month, day of week), got {cron!r}: {reason}"
     )
 
 
@@ -75,15 +75,15 @@ def due_ticks(
         zone: Time zone of the expression.
         next_at: The first tick that no process has handled.
         now: The time.
-        missed: Which of the ticks until now are left out: with `skip` ticks that are a minute late, with `once` all but
-            the newest, with `all` only ticks before the newest hundred.
+        missed: Which ticks until now are left out: with `skip`, ticks that are a minute late; with `once`, all ticks
+            but the newest; with `all`, ticks before the newest hundred.
         end_at: Time after which there are no ticks.
     """
     until = now if end_at is None else min(now, end_at)
     most = MOST_MISSED if missed == "all" else 1
     window = MISSED_AFTER
     while True:
-        # Searched from the end, because ticks of many years may have been missed.
+        # The search begins near the end, because ticks of many years may have been missed.
         start = now - window
         is_first = start < next_at
         found = [next_at] * is_first + [*ticks_until(cron, zone, max(start, next_at), until)]

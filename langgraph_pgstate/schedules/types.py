@@ -53,9 +53,9 @@ class SortedSchedules(ScheduleSelection, total=False):
     Attributes:
         by: The column to sort by: `created_at` by default, `updated_at`, `next_at`, `end_at`, `name`, `graph` or
             `thread_id`.
-        ascending: Whether the least value comes first; false by default.
+        ascending: Whether the smallest value comes first; false by default.
         offset: Number of schedules to skip.
-        limit: Most schedules to return, 1,000 at most; 20 by default.
+        limit: Maximum number of schedules to return, up to 1,000; 20 by default.
     """
 
     by: Literal["created_at", "updated_at", "next_at", "end_at", "name", "graph", "thread_id"]
@@ -69,8 +69,8 @@ class ScheduleOptions(EnqueueOptions, total=False):
 
     Attributes:
         timezone: IANA name of the time zone of `cron`, UTC by default. With daylight saving time, each tick comes once.
-        missed: What to do about ticks for which no process enqueued a run within a minute: `skip` them (the default);
-            enqueue a run for the newest (`once`); or for `all`, the newest hundred at most.
+        missed: What to do about ticks for which no process enqueued a run within a minute: `skip` them (the default),
+            enqueue a run for the newest tick (`once`), or for `all` ticks, at most the newest hundred.
         end_at: Time after which there are no ticks; no end by default.
         paused: Whether the schedule is paused; by default unchanged, and false for a new schedule.
         thread_ttl: How long the new threads of its runs are kept after their last activity; for ever by default.

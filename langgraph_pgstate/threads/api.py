@@ -182,8 +182,8 @@ class AsyncThreads:
     async def set_status(self, thread_id: str, status: str) -> bool:
         """Set the status of a thread whose state was changed by `graph.update_state`. One statement; safe to repeat.
 
-        The status normally follows from the runs of a thread. A state that was changed without a run may no longer wait
-        for anything.
+        The status normally follows from the runs of a thread. A state that was changed without a run may no longer have
+        interrupts.
 
         Args:
             thread_id: The thread.
@@ -239,7 +239,7 @@ class AsyncThreads:
     async def tree(
         self, thread_id: str, checkpoint_id: str | None = None, *, checkpoint_ns: str = "", limit: int = 200
     ) -> CheckpointTree:
-        """Return the part of a thread's tree of checkpoints around one, newest first. One query; reads no state.
+        """Return the checkpoints of a thread's tree around one checkpoint, newest first. One query; reads no state.
 
         Args:
             thread_id: The thread.
@@ -308,8 +308,8 @@ class AsyncThreads:
             config: Config of the checkpoint.
             text: The label.
             by: Name of the person who labels it, for an event of the kind `action`.
-            unless_done_within: Refuse the label if a person has labelled the checkpoint within this time, since the
-                caller looked. `None`: never refuse.
+            unless_done_within: Refuse the label if a person has labelled the checkpoint within this time. Pass the time
+                since the caller read the thread. `None`: never refuse.
 
         Returns:
             The checkpoint's config.
@@ -371,7 +371,7 @@ class AsyncThreads:
             thread_id: The thread.
             reason: The reason that `hold` was given.
             by: Name of the person, for an event of the kind `action`.
-            since: Start of the hold that the caller saw. One of the same reason that began at another time stays.
+            since: Start of the hold that the caller saw. A hold of the same reason with another start stays.
 
         Returns:
             Whether there was such a hold.
@@ -423,8 +423,8 @@ class AsyncThreads:
 
         Copies the checkpoint's ancestors with their subgraphs, writes, messages, labels and tool executions (so that
         results are reused), under the same ids. Other branches, runs, spans and events are not copied. Pending writes
-        and interrupted subgraphs of the checkpoint itself are copied while the thread has not advanced from it.
-        Otherwise the fork begins its superstep again. The fork expires like its source: after the same time without
+        and interrupted subgraphs of the checkpoint itself are copied unless the thread has advanced from it. In that
+        case the fork begins the superstep again. The fork expires like its source: after the same time without
         access, or at the same date. The cost is writing the copied rows and reading the metadata of the thread's
         subgraph checkpoints.
 
@@ -434,7 +434,7 @@ class AsyncThreads:
             to: The new thread's id; by default a random one.
             by: Name of the person who forks it, for an event of the kind `action` on both threads.
             unless_done_within: Refuse the fork if a person has forked the checkpoint to another thread within this
-                time, since the caller looked. `None`: never refuse.
+                time. Pass the time since the caller read the thread. `None`: never refuse.
             owner: Owner and metadata of the new thread; by default those of the source.
 
         Returns:

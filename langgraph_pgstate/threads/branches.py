@@ -125,7 +125,7 @@ def request_unlabel(config: Mapping[str, Any]) -> Address:
     """
     address = address_of(config)
     if address.checkpoint_id is None:
-        raise ConfigurationError("name the checkpoint whose label is to be removed: the config has no checkpoint_id")
+        raise ConfigurationError("config must have the checkpoint_id of the checkpoint whose label is removed")
     return address
 
 
@@ -139,8 +139,8 @@ async def put_label(
 ) -> dict[str, Any]:
     """Label a checkpoint, by default the newest; replaces an earlier label. One transaction; safe to repeat.
 
-    With the name of a person, an event has this name. With a time, the label is refused if a person has labelled it
-    within that time.
+    With the name of a person (`by`), an event is stored. With `within`, the label is refused if a person has labelled
+    the checkpoint within that time.
 
     Returns:
         The checkpoint's config.
@@ -185,7 +185,7 @@ async def list_labels(db: Connection, queries: Queries, thread_id: str) -> tuple
 
 
 async def find_checkpoint(db: Connection, queries: Queries, thread_id: str, name: str) -> Address:
-    """Return the checkpoint of the root namespace with an id, else a label, else a part of an id. One query.
+    """Return the checkpoint of the root namespace with an id, a label, or a part of an id, in this order. One query.
 
     Raises:
         NotFoundError: If there is no such checkpoint.
@@ -241,7 +241,7 @@ def request_fork(
     target_id = str(uuid4()) if to is None else thread_id_of(to)
     if source_id == target_id:
         raise ConfigurationError(
-            f"thread {source_id!r} cannot be forked onto itself; name its checkpoint to branch in it"
+            f"thread {source_id!r} cannot be forked onto itself; to branch within it, run it with a checkpoint_id"
         )
     id = identifier("checkpoint_id", checkpoint_id) if checkpoint_id else None
     check_key_size("thread_id and checkpoint_id", target_id, id)
@@ -331,7 +331,7 @@ async def _project(
 ) -> None:
     """Copy the source's projection to the fork. If a value cannot be read here, the fork's next put writes it."""
     rows = await db.fetch(queries.copy_projection, key)
-    # The names of encrypted channels are encrypted, too: the fork's next put writes them.
+    # Encrypted channels have encrypted names, which cannot be looked up. The fork's next put writes them.
     if not rows or rows[0][1] or db.keys is not None:
         return
     found = await get_tuple(db, queries, codec, forked)

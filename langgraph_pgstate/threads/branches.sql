@@ -32,8 +32,8 @@ FROM lineage a LEFT JOIN /*schema*/labels l
     ON l.thread_id = :thread_id AND l.checkpoint_ns = :checkpoint_ns AND l.checkpoint_id = a.checkpoint_id;
 
 -- name: keep_labels
--- Block new labels and holds until the transaction ends, so that a deletion sees them all; puts are not blocked. Return the
--- thread, with its archive if it is archived.
+-- Block new labels and holds until the transaction ends, so that a deletion sees them all; puts are not blocked. Return
+-- the thread, with its archive if it is archived.
 SELECT thread_id, archive_id, archived_at FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR KEY SHARE;
 
 -- name: put_label
@@ -104,8 +104,8 @@ ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: fork_thread
 -- Copy a checkpoint of the root namespace with its history, from one snapshot, under the same ids into another existing
--- thread: ancestors, their subgraphs, writes and segments, messages, tool executions and labels. The results of its own
--- superstep are copied only if it has no children; otherwise the fork runs that superstep itself.
+-- thread: ancestors, their subgraphs, writes and segments, messages, tool executions and labels. The results of the
+-- checkpoint's own superstep are copied only if it has no children; otherwise the fork runs that superstep itself.
 -- leaves: checkpoints.state
 -- leaves: checkpoints.metadata
 -- leaves: segments.data
@@ -126,8 +126,8 @@ WITH RECURSIVE lineage AS (
     FROM lineage d JOIN /*schema*/checkpoints c
         ON c.thread_id = :source_id AND c.checkpoint_ns = '' AND c.checkpoint_id = d.parent_checkpoint_id
 ), past AS (
-    -- Checkpoints whose superstep belongs to the fork's past. The fork's own superstep does not, if the thread has
-    -- continued.
+    -- Checkpoints whose supersteps belong to the fork's past. If the thread has continued from the forked checkpoint,
+    -- that checkpoint's superstep does not belong to it.
     SELECT d.checkpoint_id FROM lineage d
     WHERE d.checkpoint_id <> :checkpoint_id OR NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints k
@@ -139,7 +139,7 @@ WITH RECURSIVE lineage AS (
             AND o.next_checkpoint_id IS NOT NULL
     )
 ), pruned AS (
-    -- Earlier checkpoints no longer exist, but their records do.
+    -- The newest pruned ancestor. Pruned checkpoints no longer exist, but their tool executions do.
     SELECT d.parent_checkpoint_id AS newest FROM lineage d
     WHERE d.parent_checkpoint_id IS NOT NULL AND d.parent_checkpoint_id NOT IN (SELECT checkpoint_id FROM lineage)
 ), members AS (
@@ -267,8 +267,8 @@ VALUES (
 RETURNING thread_id, event_id;
 
 -- name: copy_projection
--- Copy a thread's readable channels to its fork, if they are those of the checkpoint it was forked from. Return their
--- names in either case, and whether they were copied.
+-- Copy a thread's projection to its fork, if it is still that of the forked checkpoint. In any case, return the names
+-- of the projected channels, and whether they were copied.
 -- leaves: checkpoints.state
 -- leaves: projections.state
 WITH source AS (

@@ -26,8 +26,8 @@ from langgraph_pgstate.threads.prune import prune_thread, request_prune
 from langgraph_pgstate.threads.rows import delete_thread
 from langgraph_pgstate.threads.types import PruneResult
 
-# A thread accessed this recently is in use. Its row is updated only every few seconds, and that of its run is written
-# shortly after the run's start.
+# A thread that was accessed within this time is in use. The rows of a thread and of its run are updated some seconds
+# late.
 _QUIET_SECONDS: Final = 30.0
 _PAGE: Final = 200
 _MOST_HELD: Final = 1000
@@ -102,9 +102,9 @@ def request_expiry(at: datetime | None, after: timedelta | None) -> Expiry:
         ConfigurationError: If both or neither are given, or the value is invalid.
     """
     if (at is None) == (after is None):
-        raise ConfigurationError("give the time of expiry: at=, a datetime, or after=, a timedelta from now")
+        raise ConfigurationError("either at (a datetime) or after (a timedelta from now) must be given")
     if after is not None and (not isinstance(after, timedelta) or after < timedelta(0)):
-        raise ConfigurationError(f"after must be a timedelta that is not negative, not {after!r}")
+        raise ConfigurationError(f"after must be a timedelta of 0 or more, not {after!r}")
     return Expiry(at=stored_time_of("at", at), after=after and check_ttl("after", after))
 
 
@@ -130,13 +130,13 @@ async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, d
 
     One transaction each; safe to repeat and to run concurrently.
 
-    A thread that cannot be deleted or pruned is logged, and left out. Threads in use stay until a later sweep: those
-    accessed in the last half minute, run by a live process, or leased.
+    A thread that cannot be deleted or pruned is logged, and left out. A thread in use stays until a later sweep. It is
+    in use if it was accessed in the last half minute, is run by a live process, or is leased.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        limit: Most threads to delete or prune; by default all.
+        limit: Maximum number of threads to delete or prune; by default all.
         dry_run: Only count.
 
     Returns:
@@ -153,7 +153,7 @@ async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, d
 async def sweep_each(
     db: Connection, queries: Queries, limit: int | None = None, *, dry_run: bool = False
 ) -> tuple[PruneResult, PruneResult]:
-    """Sweep as `sweep` does, and return apart what was deleted, and what was pruned.
+    """Sweep as `sweep` does, and return two results: of the deleted threads, and of the pruned threads.
 
     Raises:
         ConfigurationError: If `limit` is not positive.
@@ -199,10 +199,10 @@ async def end_expired(
     """Delete or prune a thread if it has expired and is not in use. One transaction; safe to repeat and to run
     concurrently.
 
-    With a policy, it is deleted if the policy is for it and it was not active for the time.
+    With a policy (name and time), the thread is deleted if it belongs to the policy and was idle for the time.
 
-    Its row, and if it is deleted its lease, are locked meanwhile. Other sweeps skip it; a caller that wants its lease
-    waits and then starts a new thread. No tombstone is left, so that the thread's user can come back.
+    The thread's row is locked meanwhile, so other sweeps skip it. A caller that wants the lease of a deleted thread
+    waits, and then starts a new thread. No tombstone is left, so that the thread's user can come back.
 
     Returns:
         The removed rows; none if the thread was kept.

@@ -1,5 +1,5 @@
 -- name: set_expiry
--- Set a thread's time to live since its last update, or a fixed expiry time, or neither, and the strategy. Return the
+-- Set a thread's strategy, and its time to live after its last update, or a fixed expiry time, or neither. Return the
 -- expiry time.
 WITH due AS MATERIALIZED (
     SELECT coalesce(:at::timestamptz, now() + coalesce(:ttl::interval, :after::interval)) AS at
@@ -10,7 +10,7 @@ WHERE thread_id = :thread_id::text
 RETURNING expires_at;
 
 -- name: begin_ttl
--- Set the default time to live of a thread that has no other checkpoint yet and no setting of its own.
+-- Set the default time to live of a thread at its first checkpoint, unless the thread has its own setting.
 UPDATE /*schema*/threads SET ttl = :ttl::interval, ttl_strategy = :strategy::text, expires_at = now() + :ttl
 WHERE thread_id = :thread_id::text AND ttl IS NULL AND expires_at IS NULL AND NOT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints c

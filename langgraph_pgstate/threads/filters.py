@@ -15,7 +15,7 @@ class ThreadFilter(OwnerFilter, total=False):
 
     Attributes:
         status: Only threads of this status: `idle`, `busy`, `interrupted` or `error`.
-        archived: Only threads that are archived, or only those that are not.
+        archived: If true, only archived threads; if false, only threads that are not archived.
         created_after: Only threads created at this time or later.
         created_before: Only threads created before this time.
         updated_after: Only threads updated at this time or later.
@@ -73,7 +73,7 @@ class SortedThreads(ThreadSelection, total=False):
 
     Attributes:
         by: The column to sort by: `updated_at` by default, `created_at`, `thread_id` or `status`.
-        ascending: Whether the least value comes first; false by default.
+        ascending: Whether the smallest value comes first; false by default.
         offset: Number of threads to skip.
     """
 

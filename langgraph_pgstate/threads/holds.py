@@ -42,7 +42,7 @@ async def hold(db: Connection, queries: Queries, thread_id: str, reason: str, by
     """Hold a thread. One transaction; safe to repeat. Of several calls with the same reason, the first counts."""
     key = {"thread_id": thread_id, "reason": reason}
     async with db.transaction():
-        # The deletion of a month of spans has no thread's row to lock.
+        # A deletion of a whole month of spans takes this lock, because it locks no rows of threads.
         await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
         if not await db.fetch(queries.lock_thread_for_update, {"thread_id": thread_id}):
             raise NotFoundError(f"there is no thread {thread_id!r}")

@@ -1,11 +1,11 @@
 -- name: put_hold
--- Hold a thread for a reason, unless it is held for it already.
+-- Hold a thread for a reason, unless there is already a hold with this reason.
 INSERT INTO /*schema*/holds (thread_id, reason, held_by, created_at)
 VALUES (:thread_id::text, :reason::text, :held_by::text, now())
 ON CONFLICT (thread_id, reason) DO NOTHING;
 
 -- name: delete_hold
--- End a hold; given its start, only the one that began then.
+-- End the hold with a reason; with a start, only if the hold began at this time.
 DELETE FROM /*schema*/holds WHERE thread_id = :thread_id::text AND reason = :reason::text
     AND (:since::timestamptz IS NULL OR created_at = :since);
 

@@ -1,8 +1,8 @@
 """Pruning of threads: the choice of checkpoints to keep, and the removal of the others and of orphaned writes.
 
-Pending writes are orphaned if their checkpoint was never stored, because the process was killed between the two. They
-may be stored before it, so a missing checkpoint proves nothing: they are removed when they are a day old by the
-database's clock, and no live run or lease of their thread may still store the checkpoint.
+Pending writes are orphaned if their checkpoint was never stored, because the process was killed between the two. Writes
+may be stored before their checkpoint. So they are only removed when they are a day old by the database's clock, and the
+thread has no live run or lease that may still store the checkpoint.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def request_prune(
     """
     ids = None if thread_ids is None else thread_ids_of(thread_ids)
     if strategy not in STRATEGIES:
-        raise ConfigurationError(f"unknown prune strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
+        raise ConfigurationError(f"strategy must be one of {', '.join(STRATEGIES)}, not {strategy!r}")
     if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1:
         raise ConfigurationError(f"keep_last must be at least 1, not {keep_last!r}")
     if strategy != _KEEP_LATEST and keep_last != 1:
-        raise ConfigurationError(f"keep_last goes with strategy='keep_latest', not with {strategy!r}")
+        raise ConfigurationError(f"strategy must be 'keep_latest' if keep_last is given, not {strategy!r}")
     if older_than is not None and (not isinstance(older_than, timedelta) or older_than < timedelta(0)):
-        raise ConfigurationError(f"older_than must be a timedelta that is not negative, not {older_than!r}")
+        raise ConfigurationError(f"older_than must be a timedelta of 0 or more, not {older_than!r}")
     return PruneRequest(ids, strategy, keep_last, older_than, dry_run)
 
 
@@ -151,7 +151,7 @@ async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest,
         # This lock prevents new labels and holds while rows are being removed.
         found = await db.fetch(queries.keep_labels, key)
         if found and found[0][2] is not None:
-            # Only the thread's own row is in the database.
+            # The thread is archived, so only its own row is in the database.
             return PruneResult(dry_run=request.dry_run)
         if await is_kept(db, queries, thread_id, "not pruned"):
             return PruneResult(dry_run=request.dry_run, held=(thread_id,))
@@ -209,9 +209,9 @@ def _listed(rows: Sequence[_Row]) -> dict[str, list[str]]:
 async def _note_next(
     db: Connection, queries: Queries, thread_id: str, outline: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> None:
-    """Note checkpoints from which the thread has advanced although no child of them is left.
+    """Note for kept checkpoints without a remaining child that the thread has advanced from them.
 
-    Otherwise the writes of their supersteps would seem to be pending again.
+    Otherwise the writes of the next supersteps would seem to be pending again.
     """
     for namespace, rows in _by_namespace(outline).items():
         following: dict[str, str] = {}
@@ -259,7 +259,7 @@ async def _prune_record(
 
 
 def _ancestors(outline: Sequence[_Row], kept: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return kept checkpoints and their ancestors. For a subgraph call its root checkpoint decides."""
+    """Return kept checkpoints and their ancestors. A checkpoint of a subgraph call counts like its root checkpoint."""
     parents = {(row.namespace, row.id): row.parent_id for row in outline}
     passed: set[tuple[str, str]] = set()
     for namespace, start in kept:
@@ -275,7 +275,7 @@ def _ancestors(outline: Sequence[_Row], kept: set[tuple[str, str]]) -> set[tuple
 
 
 class _Row(NamedTuple):
-    """A checkpoint's data that decide whether it stays."""
+    """The data of a checkpoint that decide whether the checkpoint stays."""
 
     namespace: str
     id: str
@@ -365,7 +365,7 @@ def _resume_points(rows: Sequence[_Row], keep_last: int) -> Iterable[tuple[str, 
 async def _sending_parents(
     db: Connection, queries: Queries, thread_id: str, namespace: str, rows: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """Return parents of kept checkpoints of a format before 4, whose pending sends are among the parents' writes."""
+    """Return the parents that hold pending sends of kept checkpoints, as in checkpoint formats before 4."""
     at_risk = {row.id: row.parent_id for row in rows if (namespace, row.id) in kept and row.parent_id}
     at_risk = {id: parent_id for id, parent_id in at_risk.items() if (namespace, parent_id) not in kept}
     key = {"thread_id": thread_id, "checkpoint_ns": namespace}
@@ -432,7 +432,7 @@ async def _stored_channels(db: Connection, queries: Queries, thread_id: str, nam
             return found
 
 
-# A put is retried for minutes; a suspended machine continues hours later.
+# A put may be retried for minutes, and a suspended machine may continue hours later.
 _ORPHAN_AGE: Final = timedelta(days=1)
 
 
@@ -447,7 +447,7 @@ async def sweep_orphans_of(
         db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
-        older_than: Minimum age, if that is more than a day.
+        older_than: Minimum age. A smaller age than a day has no effect.
         dry_run: Only count.
 
     Returns:
@@ -474,7 +474,7 @@ async def sweep_orphans(db: Connection, queries: Queries) -> int:
         for thread_id, has_orphans in found:
             cursor = thread_id
             if has_orphans:
-                # The liveness of a run may be in the journal only.
+                # The journal may have newer signs of life of a run.
                 await journal.write(db, queries, [thread_id])
                 gone += (await sweep_orphans_of(db, queries, thread_id))[0]
         if len(found) < _THREAD_PAGE:

@@ -38,7 +38,7 @@ async def delete_thread(
     keeps_ends: bool = False,
     why: str = "deleted",
 ) -> PruneResult:
-    """Remove every row of a thread from every table. One transaction; an unknown thread is not an error.
+    """Remove every row of a thread from every table. One transaction; an unknown thread is no error.
 
     If there are budgets, today's cost of its model calls is kept, without the thread's id.
 
@@ -47,10 +47,10 @@ async def delete_thread(
         queries: The queries of the schema.
         thread_id: The thread.
         tombstones_for: Time for which guarded writes to the thread are refused.
-        by: Name of the person who deletes it, for an event that stays. If several persons delete the thread, only the
-            first has an event.
-        keeps_ends: Whether undelivered webhooks of its runs stay, and runs that are deleted later, with their events.
-        why: Why the chain of its events ends, if the events are chained.
+        by: Name of the person who deletes the thread, for an event that stays. If several persons delete it, only the
+            first gets an event.
+        keeps_ends: Whether to keep undelivered webhooks of the thread's runs, and runs that are deleted later.
+        why: Why the chain of the thread's events ends, if the events are chained.
 
     Returns:
         The removed rows.
@@ -61,9 +61,9 @@ async def delete_thread(
     """
     key = {"thread_id": thread_id}
     result = PruneResult()
-    # In a separate statement: a put locks checkpoints after the thread's row, so this must do so in the same order.
     has_budgets = await gather_costs(db, queries, thread_id)
     async with db.transaction():
+        # A put locks the thread's row before checkpoints. So this statement locks the row before the deletion.
         await refuse_held(db, queries, thread_id)
         if tombstones_for:
             await store_tombstone(db, queries, thread_id, tombstones_for.total_seconds())
@@ -73,15 +73,14 @@ async def delete_thread(
             result = replace(result, threads=result.threads or gone)
             if not checkpoints:
                 break
-            # While the statement waited, a put on its parent may have been committed. Only the next statement sees that
-            # checkpoint, and can tell which segments are unreferenced.
+            # While the statement waited, a put may have committed a new checkpoint. Only the next statement sees it and
+            # the segments that it refers to.
         segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
-        # Deleted apart from the record, because a claim holds a row of the queue while it waits for a row of the
-        # record.
+        # Rows of the queue are deleted before rows of the record, because a claim locks rows in this order.
         await db.execute(queries.delete_queued, {**key, "run_ids": None})
         await db.execute(queries.delete_streams, {**key, "run_ids": None, "keeps_ends": keeps_ends})
-        # Deleted before the record, because a writer may be moving a journal entry. This statement waits for the
-        # writer.
+        # Journal entries are deleted before the record. This statement waits for a writer that is moving an entry to
+        # the record.
         await db.execute(queries.delete_entries, {**key, "run_ids": None})
         if has_budgets:
             await keep_costs(db, queries, thread_id)
@@ -135,14 +134,14 @@ async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_i
     """
     key = {"thread_id": thread_id, "run_ids": list(run_ids)}
     has_budgets = await gather_costs(db, queries, thread_id)
-    # Deleted apart from the record, because a claim holds a row of the queue while it waits for a row of the record.
+    # Rows of the queue are deleted before rows of the record, because a claim locks rows in this order.
     may_be_queued = await db.execute(queries.delete_queued, key) > 0
     await db.execute(queries.delete_streams, {**key, "keeps_ends": False})
-    # Prevents a new label on a checkpoint that is about to be deleted.
+    # This lock prevents a new label on a checkpoint that is about to be deleted.
     await db.fetch(queries.keep_labels, {"thread_id": thread_id})
     going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]
     await release_messages(db, queries, thread_id, going)
-    # Deleted before the record, because a writer may be moving a journal entry. This statement waits for the writer.
+    # Journal entries are deleted before the record. This statement waits for a writer that is moving an entry to it.
     await db.execute(queries.delete_entries, key)
     if has_budgets:
         await keep_costs(db, queries, thread_id, run_ids)
@@ -199,8 +198,8 @@ async def copy_thread(
 async def release_messages(db: Connection, queries: Queries, thread_id: str, checkpoint_ids: Sequence[str]) -> None:
     """Store all messages of removed ancestors with their remaining children.
 
-    Call it in the transaction that then removes the ancestors. A concurrent put that builds on one of them either has
-    been committed before, so its messages are complete, or waits, finds its parent gone, and records all its messages.
+    Call it in the transaction that then removes the ancestors. A concurrent put on such an ancestor either was
+    committed before, with complete messages, or it waits. Then it finds its parent gone, and records all its messages.
 
     Args:
         db: The connection, in a transaction.
@@ -222,8 +221,8 @@ class CreateRequest:
 
     Attributes:
         row: The row of the thread.
-        refuses: Whether a thread that exists is refused.
-        scope: Metadata that a thread which exists must contain to be returned, as `request_scope` returns it.
+        refuses: Whether an existing thread is refused.
+        scope: Metadata that an existing thread must contain to be returned, as `request_scope` returns it.
     """
 
     row: dict[str, Any]
@@ -239,11 +238,11 @@ def request_thread(thread_id: str | int | UUID | None, **options: Unpack[ThreadO
     """
     if unknown := options.keys() - ThreadOptions.__annotations__.keys():
         raise ArgumentTypeError(
-            f"a thread has no option {min(unknown)!r}; it has {', '.join(sorted(ThreadOptions.__annotations__))}"
+            f"options must be among {', '.join(sorted(ThreadOptions.__annotations__))}, got {min(unknown)!r}"
         )
     if_exists = options.get("if_exists", "raise")
     if if_exists not in ("raise", "do_nothing"):
-        raise ConfigurationError(f"if_exists is 'raise' or 'do_nothing', not {if_exists!r}")
+        raise ConfigurationError(f"if_exists must be 'raise' or 'do_nothing', not {if_exists!r}")
     id = str(uuid7()) if thread_id is None else thread_id_of(thread_id)
     check_key_size("thread_id", id)
     ttl = options.get("ttl")
@@ -254,7 +253,7 @@ def request_thread(thread_id: str | int | UUID | None, **options: Unpack[ThreadO
         "ttl": None if ttl is None else check_ttl("ttl", ttl),
         "ttl_strategy": check_ttl_strategy("ttl_strategy", options.get("ttl_strategy", "delete")),
     }
-    # A row under a random id was made by an earlier try of this call.
+    # If the id is random, an existing row was made by an earlier attempt of this call.
     refuses = if_exists == "raise" and thread_id is not None
     return CreateRequest(row, refuses, request_scope(options.get("scope")))
 
@@ -263,24 +262,24 @@ def request_owner(owner: ThreadOwner | None) -> str | None:
     """Return the owner of a copy as JSON text; `None` for the owner of the source.
 
     Raises:
-        ConfigurationError: If it cannot be stored.
+        ConfigurationError: If the owner cannot be stored.
     """
     if owner is None:
         return None
     if unknown := owner.keys() - ThreadOwner.__annotations__.keys():
-        raise ArgumentTypeError(f"an owner has metadata, user_id and tenant_id, not {min(unknown)!r}")
+        raise ArgumentTypeError(f"owner must have only metadata, user_id and tenant_id, got {min(unknown)!r}")
     names = texts_of(owner, "user_id", "tenant_id")
     metadata = orjson.loads(json_of("metadata", owner.get("metadata")) or "{}")
     return orjson.dumps({**names, "metadata": metadata}).decode()
 
 
 async def create_thread(db: Connection, queries: Queries, request: CreateRequest) -> Thread:
-    """Insert a thread without checkpoints, unless there is one under its id, and return it. One round trip, two if
-    there is one.
+    """Insert a thread without checkpoints, and return it; return an existing thread unchanged. One round trip, two if
+    the thread exists.
 
     Raises:
-        ThreadExistsError: If there is one, and it is refused or out of scope.
-        ThreadDeletedError: If it was deleted and has a tombstone.
+        ThreadExistsError: If an existing thread is refused or out of scope.
+        ThreadDeletedError: If the thread was deleted and has a tombstone.
     """
     thread_id = request.row["thread_id"]
     ((deleted_at, *row),) = await db.fetch(queries.create_thread, request.row)

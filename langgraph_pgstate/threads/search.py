@@ -32,13 +32,13 @@ def list_threads(**filters: Unpack[ThreadTextSearch]) -> Read[Page[Thread]]:
     check_filters(filters, ThreadTextSearch)
     status = filters.get("status")
     if status is not None and status not in STATUSES:
-        raise ConfigurationError(f"unknown thread status {status!r}: {', '.join(STATUSES)}")
+        raise ConfigurationError(f"status must be one of {', '.join(STATUSES)}, not {status!r}")
     archived = filters.get("archived")
     if archived not in (None, True, False):
         raise ConfigurationError(f"archived must be True, False or None, got {archived!r}")
     updated_at, thread_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, ""))
-    # Every mapping contains the empty mapping, so an empty one is no condition. The first given condition finds the
-    # candidates through its index; the others filter them.
+    # Every mapping contains the empty mapping, so an empty mapping is no condition. The first given condition finds
+    # candidates through its index. The other conditions filter the candidates.
     content = {
         "text": text_of("text", filters.get("text") or None),
         "metadata": json_of("metadata", filters.get("metadata") or None),
@@ -94,7 +94,7 @@ async def get_thread(db: Connection, queries: Queries, thread_id: str, scope: li
 def _selection(filters: ThreadSelection) -> dict[str, Any]:
     """Return the query parameters of a selection."""
     if filters.get("cursor") is not None:
-        raise ConfigurationError("threads that are read by offset have no cursor")
+        raise ConfigurationError("cursor must not be given for threads that are read by offset")
     plain: Any = {name: value for name, value in filters.items() if name in ThreadSearch.__annotations__}
     ids = filters.get("ids")
     return {
@@ -135,11 +135,11 @@ def request_change(metadata: Mapping[str, Any], expected_version: int | None, *t
 
 
 async def change_thread(db: Connection, queries: Queries, thread_id: str, change: ThreadChange) -> Thread:
-    """Change a thread's title or metadata. Atomic; without an actual change the version is kept, so it can be repeated.
+    """Change a thread's title or metadata. Atomic; safe to repeat, because the version only changes with the content.
 
     Raises:
         NotFoundError: If there is no such thread.
-        StaleVersionError: If the thread has another version, unless the change is made already.
+        StaleVersionError: If the thread has another version, unless it already has the new values.
     """
     parameters = {
         "thread_id": thread_id,
@@ -166,7 +166,7 @@ async def change_thread(db: Connection, queries: Queries, thread_id: str, change
 async def _change_encrypted(
     db: Connection, queries: Queries, parameters: dict[str, Any], change: ThreadChange
 ) -> Thread:
-    """Change a thread whose metadata PostgreSQL cannot merge. Two round trips; more if others change it meanwhile."""
+    """Change a thread with encrypted metadata, which PostgreSQL cannot merge. Two round trips; more in a conflict."""
     thread_id, given = parameters["thread_id"], orjson.loads(change.metadata)
     for _ in range(_CHANGE_ATTEMPTS):
         thread = await get_thread(db, queries, thread_id)
@@ -180,7 +180,7 @@ async def _change_encrypted(
             raise StaleVersionError(thread_id, change.expected_version or 0, thread.version)
         sent = {**parameters, "metadata": orjson.dumps(merged).decode(), "expected_version": thread.version}
         await db.fetch(queries.update_thread, sent)
-    raise ConflictError(f"thread {thread_id!r} could not be changed: others change it again and again")
+    raise ConflictError(f"thread {thread_id!r} could not be changed: other calls keep changing it; try again")
 
 
 def request_status(status: str) -> str:

@@ -22,8 +22,8 @@ ORDER BY t.updated_at DESC, t.thread_id
 LIMIT :page_size;
 
 -- name: search_threads
--- Return the same for threads with some content: the condition that `driver` names finds candidates, the others filter
--- them.
+-- Return the columns of `list_threads` for threads with some content. The condition that `driver` names finds
+-- candidates, and the other conditions filter them.
 -- opens: threads.title
 -- opens: threads.metadata
 -- matches: threads.metadata
@@ -155,7 +155,7 @@ ORDER BY
 LIMIT :page_size OFFSET :offset;
 
 -- name: count_selected_threads
--- Return how many threads there are of those that `sort_threads` returns.
+-- Return the number of threads that pass the filters of `sort_threads`.
 -- matches: threads.metadata
 -- matches: threads.metadata from scope
 -- searches: projections.state

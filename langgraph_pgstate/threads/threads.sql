@@ -20,8 +20,8 @@ SELECT
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
 -- name: delete_record
--- Delete all records of a thread other than its checkpoints; also its webhooks, and runs that are deleted later, unless
--- they are kept; and the event of a person who has deleted it before, if it has come back since.
+-- Delete all records of a thread other than its checkpoints. With `keeps_ends`, keep its webhooks, and runs that are
+-- deleted later. Keep the event of the person who deleted the thread, unless the thread exists again.
 -- leaves: events.payload
 WITH gone_projection AS (
     DELETE FROM /*schema*/projections WHERE thread_id = :thread_id
@@ -48,7 +48,7 @@ WITH gone_projection AS (
 DELETE FROM /*schema*/messages WHERE thread_id = :thread_id;
 
 -- name: note_prune
--- Record among a thread's events that it was pruned, and what was deleted.
+-- Record in a thread's events that the thread was pruned, and how much was deleted.
 -- leaves: events.payload
 INSERT INTO /*schema*/events (thread_id, event_id, kind, payload)
 VALUES (
@@ -60,7 +60,7 @@ VALUES (
 RETURNING thread_id, event_id;
 
 -- name: count_thread
--- Return what deleting some threads would delete, including segments.
+-- Return the numbers of rows and bytes that a deletion of some threads would delete, including segments.
 SELECT
     (SELECT count(*) FROM (
         SELECT thread_id FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[])

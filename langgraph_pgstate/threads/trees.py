@@ -29,7 +29,7 @@ def list_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, lim
         "checkpoint_ns": identifier("checkpoint_ns", checkpoint_ns),
         "checkpoint_id": middle,
         "page_size": size + 1,
-        # Between these limits are the namespaces of subgraphs.
+        # The namespaces of the subgraphs sort between these two limits.
         "first_ns": f"{checkpoint_ns}|" if checkpoint_ns else "",
         "last_ns": f"{checkpoint_ns}}}" if checkpoint_ns else MAX_ID,
         "pull": PULL_PATH,
@@ -58,7 +58,7 @@ def find_step(thread_id: str, step: int, checkpoint_ns: str) -> Read[str | None]
         ConfigurationError: If an argument is invalid.
     """
     if isinstance(step, bool) or not isinstance(step, int) or abs(step) >= 2**31:
-        raise ConfigurationError(f"step must be an integer of 32 bits, not {step!r}")
+        raise ConfigurationError(f"step must be a whole number of 32 bits, not {step!r}")
     key = {"thread_id": thread_id_of(thread_id), "checkpoint_ns": identifier("checkpoint_ns", checkpoint_ns)}
     return Read("find_step", {**key, "step": step}, lambda rows: None if rows[0][0] is None else str(rows[0][0]))
 

@@ -1,8 +1,8 @@
 -- name: list_tree
--- Return the checkpoints of a namespace around one, or the newest, without their states, newest first: with labels, the
--- nodes of the tasks of the next superstep that have written, numbers of interrupts, and of those whose task has not
--- gone on, the answered ones, the run that was interrupted, and the subgraphs that ran. The path of a task that was sent,
--- or that handles an error, does not name its node: its span does, which began about then.
+-- Return the checkpoints of a namespace around one, or the newest, newest first, without states. Each has: its label;
+-- the nodes of the next superstep that have written; the numbers of all interrupts and of interrupts whose task has not
+-- gone on; the answered interrupts; the interrupted run; the subgraphs that ran. The path of a task that was sent, or
+-- that handles an error, does not name its node. Its span does, which began about the same time.
 -- leaves: checkpoints.metadata
 WITH RECURSIVE shown AS MATERIALIZED (
     (
@@ -96,8 +96,8 @@ FROM shown s LEFT JOIN /*schema*/labels l
 ORDER BY s.checkpoint_id DESC;
 
 -- name: find_step
--- Return the newest checkpoint of a superstep of a namespace, or of the last superstep before it; otherwise the first
--- checkpoint.
+-- Return the newest checkpoint of a superstep in a namespace, or else of the last superstep before it, or else the
+-- namespace's first checkpoint.
 SELECT coalesce(
     (
         SELECT c.checkpoint_id FROM /*schema*/checkpoints c

@@ -37,7 +37,7 @@ class ThreadOptions(TypedDict, total=False):
         ttl: Time for which the thread is kept after its last access; for ever by default.
         ttl_strategy: What happens at expiry: `delete`, the default, or `keep_latest`, which prunes all but its newest
             checkpoints.
-        if_exists: `raise` an error if there is a thread under the id, the default, or `do_nothing` and return the
+        if_exists: `raise` an error if there is a thread under the id (the default), or `do_nothing` and return the
             existing thread.
         scope: Metadata that an existing thread must contain to be returned.
     """
@@ -96,8 +96,8 @@ class Branch:
         checkpoint_ns: The namespace.
         checkpoint_id: The leaf.
         path: Ids from the root to the leaf, both included.
-        forked_from: The last checkpoint on the path that has other children, so that other branches share it. `None` if
-            there is none. A prune may have removed it.
+        forked_from: The last checkpoint on the path that other branches share. `None` if no branch forks from the path.
+            A prune may have removed the checkpoint.
         is_head: Whether the leaf is the newest checkpoint. A run that names no checkpoint continues from it.
         step: The superstep that made the leaf.
         source: `input`, `loop`, `update` or `fork`.
@@ -187,8 +187,8 @@ class TreeNode:
         pending: Number of interrupted tasks that have not continued.
         answered: Ids of the interrupts of this checkpoint that were answered.
         interrupted_run_id: The run that was interrupted last after this checkpoint; `None` if it was not recorded.
-        subgraphs: Namespaces of the subgraphs that ran after this checkpoint and have checkpoints, of at most 500 of
-            the thread; of a subgraph with its own memory, only the last checkpoint counts.
+        subgraphs: Namespaces of subgraphs that ran after this checkpoint and have checkpoints. At most 500 namespaces
+            of a thread are read. A subgraph with its own memory is listed only at its last call.
     """
 
     checkpoint_id: str
@@ -315,12 +315,12 @@ class Thread:
         created_at: Time of the first `put`, by the database's clock.
         updated_at: Time of a recent `put`; at most a few seconds behind the newest checkpoint.
         tenant_id: The tenant, if the config named one.
-        status: `idle`, `busy`, `interrupted` or `error`. The recorder maintains it; without one it is `idle`.
+        status: `idle`, `busy`, `interrupted` or `error`. The recorder maintains it; without a recorder it is `idle`.
         title: The thread's title.
         metadata: The caller's metadata. Updates are merged into it.
         version: Number of updates of title and metadata, starting at 1.
-        expires_at: Time after which maintenance deletes or prunes the thread unless it is in use; `None` for never, or
-            not before it is accessed again.
+        expires_at: Time after which maintenance deletes or prunes the thread unless it is in use. `None` for never, and
+            for a pruned thread until its next access.
         ttl_strategy: What happens at expiry: `delete`, or `keep_latest`, which prunes all but its newest checkpoints.
         forked_from_thread_id: The thread it was forked from, if any.
         forked_from_checkpoint_id: The checkpoint of that thread from which it starts.

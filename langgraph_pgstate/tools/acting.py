@@ -36,7 +36,7 @@ from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue, Rest
 from langgraph_pgstate.tools.intents import Execution, ToolCall, running_execution
 from langgraph_pgstate.tools.results import ParentAnswer, is_error
 
-# Seconds by which the server's timeout exceeds this process's timeout. It applies only if this process cannot act.
+# Seconds by which the server's timeout exceeds this process's. The server's matters only if this process cannot act.
 _SERVERS_GRACE = 1.0
 # Time limit for the server to end a transaction whose COMMIT was not confirmed.
 _COMMIT_SECONDS = 5.0
@@ -244,7 +244,7 @@ def with_connection(function: F, name: str, schema: str) -> F:
     """
     signature = inspect.signature(function)
     if "connection" not in signature.parameters:
-        raise ConfigurationError(f"{name} is transactional: it needs a parameter `connection`")
+        raise ConfigurationError(f"{name} must have a parameter `connection`, because it is transactional")
     rest = [item for item in signature.parameters.values() if item.name != "connection"]
 
     def connected(*args: Any, **kwargs: Any) -> Any:

@@ -49,8 +49,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-# Outcomes that this process could not write, for the next calls of their actions, by intent id. Changed only by single
-# dict calls, which are atomic: another thread could hold a lock at a fork.
+# Outcomes that this process could not write, for the next calls of their actions, by intent id. There is no lock,
+# because another thread could hold it at a fork. Each change is a single dict call, which is atomic.
 _unrecorded: dict[str, Outcome] = {}
 
 
@@ -246,7 +246,7 @@ class ActionRunner:
                 return
             await self.executor.sleep(pause)
             waited, pause = waited + pause, min(pause * 2, _FIRST_PAUSE * 5)
-        # The checkpoint was only stored late before.
+        # If an earlier checkpoint of this namespace seemed to be missing, it was only stored late.
         self._unsaved.discard(names)
 
     async def _attempt(self, call: ToolCall, attempt: int) -> Happened | None:
@@ -337,7 +337,7 @@ class ActionRunner:
                 return self._outcome_of(call, Raised(own))
             except BaseException:
                 if call.is_blocking and raised.rest.was_refused:
-                    # The tool waited for a free OS thread. Without a thread, other code has replaced it.
+                    # The tool only waited for a free OS thread, so none of its code has run.
                     return Outcome("pending")
         error = raised.error
         is_stopped = isinstance(error, PGStateError) and (error.is_final or _is_refused_run(error, call.intent))
@@ -393,7 +393,7 @@ def _refuse_itself(intent: Intent) -> None:
 
 
 def _keep_outcome(intent_id: str, outcome: Outcome) -> None:
-    """Keep an outcome that could not be written for the action's next call. The oldest are dropped."""
+    """Keep an outcome that could not be written for the action's next call. The oldest kept outcomes are dropped."""
     _unrecorded[intent_id] = outcome
     for oldest in list(_unrecorded)[: max(0, len(_unrecorded) - _MAX_UNRECORDED)]:
         _unrecorded.pop(oldest, None)

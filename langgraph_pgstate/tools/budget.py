@@ -44,10 +44,10 @@ class Budget(BaseCallbackHandler):
 
     def __init__(self, *, max_steps: int | None = None, max_tokens: int | None = None) -> None:
         if max_steps is None and max_tokens is None:
-            raise ConfigurationError("a budget needs max_steps, max_tokens, or both")
+            raise ConfigurationError("max_steps, max_tokens or both must be given")
         for name, value in (("max_steps", max_steps), ("max_tokens", max_tokens)):
             if value is not None and value < 1:
-                raise ConfigurationError(f"{name}={value}: it must be at least 1")
+                raise ConfigurationError(f"{name} must be at least 1, not {value}")
         self._max_steps, self._max_tokens = max_steps, max_tokens
         self._roots: dict[UUID, UUID] = {}
         self._uses: dict[UUID, _Use] = {}

@@ -128,7 +128,7 @@ class Recorded:
 async def begin(
     db: Connection, queries: Queries, intent: Intent, holder_id: str, ttl_seconds: float
 ) -> tuple[int, Recorded | None]:
-    """Record an intent, unless the action is known already. One statement; a second one if it is known.
+    """Record an intent, unless the action is recorded already. One statement, or two if it is recorded.
 
     Safe to repeat: if an intent was recorded but the response was lost, its `intent_id` identifies it.
 
@@ -155,7 +155,7 @@ async def begin(
             continue
         if recorded.intent_id != intent.intent_id:
             return 0, recorded
-        # The response of an earlier try was lost, and its liveness may have expired since.
+        # This intent is recorded, but the response was lost. Its liveness may have expired since.
         if await renew(db, queries, intent.thread_id, {intent.intent_id: intent.idempotency_key}, ttl_seconds):
             return recorded.execution.attempt, None
         if recorded.execution.status == "pending":

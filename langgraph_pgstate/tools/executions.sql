@@ -110,8 +110,8 @@ WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
 RETURNING attempt;
 
 -- name: finish_tool_execution
--- Store the outcome of an attempt, unless another process has taken the action over. What a successful
--- compensation compensates is marked.
+-- Store the outcome of an attempt, unless another process has taken the action over. A successful compensation marks
+-- the action that it compensates.
 -- seals: tool_executions.result
 -- seals: tool_executions.preview
 -- seals: tool_executions.error_message
@@ -163,8 +163,8 @@ FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND task_id = :task_id;
 
 -- name: count_stored_checkpoints
--- Return how many of a task's checkpoint and its root's are stored: LangGraph may still be writing them while the task
--- runs.
+-- Return how many of two checkpoints are stored: the task's and its root's. LangGraph may still be writing them while
+-- the task runs.
 SELECT count(*) FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id
     AND ((checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id)

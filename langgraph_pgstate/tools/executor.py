@@ -152,9 +152,9 @@ class Executor(Runner, Protocol):
         ...
 
 
-# The attempts in progress in this process, for all its ledgers. Changed only by single list calls, which are atomic:
-# another thread could hold a lock at a fork. What a forked child inherits is harmless there, because it has another
-# holder id.
+# The attempts in progress in this process, for all its ledgers. There is no lock, because another thread could hold it
+# at a fork. Each change is a single list call, which is atomic. Entries that a forked child inherits are harmless,
+# because the child has another holder id.
 _under_way: list[str] = []
 
 
@@ -519,7 +519,7 @@ class AsyncExecutor(AsyncRunner, Executor):
                 await conclude()
             except asyncio.CancelledError:
                 _log.warning("the event loop of %s is closed while it runs: its outcome will be unknown", tool)
-                # No other call in this process may begin the action before that.
+                # No other call in this process may begin the action before the tool's threads have ended.
                 rest.work.when_threads_ended(have_ended)
                 raise
             except BaseException:
@@ -605,7 +605,7 @@ class OffloadingExecutor(AsyncExecutor):
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation on the database in a worker thread. It cannot be cancelled; the caller waits for it."""
-        # A tool that was stopped may write the outcome of a tool that it called.
+        # A stopped tool must still be able to write the outcome of a tool that it called.
         with not_followed():
             return await self.to_the_end(asyncio.to_thread(self._blocking.database.run, operation, *args, **kwargs))
 

@@ -188,7 +188,7 @@ class CallReader:
         try:
             config: Mapping[str, Any] = get_config()
         except RuntimeError as error:
-            raise ToolSetupError(f"{tool} was called outside of a graph: its ledger needs a thread") from error
+            raise ToolSetupError(f"{tool} must not be called outside of a graph: its ledger needs a thread") from error
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = dict(bound.arguments)
@@ -224,7 +224,7 @@ class CallReader:
         metadata: Mapping[str, Any] = config.get("metadata") or {}
         try:
             origin = origin_of(config, self._run_of)
-            # Without a thread, this raises.
+            # If no thread is named, `thread_id_of` raises an error.
             thread_id = origin.thread_id or thread_id_of(None)
         except ConfigurationError as error:
             raise ToolSetupError(f"{tool} is run by a ledger, which needs a thread: {error}") from None

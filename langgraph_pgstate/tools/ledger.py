@@ -70,7 +70,7 @@ class _Ledger:
         self._default = default or ToolPolicy()
         self._calls = CallReader(database, queries.schema, self._settings, run_of)
         self._policies: dict[str, ToolPolicy] = {}
-        # Tool name to function name, if they differ.
+        # The function's name by the tool's name, if the two differ.
         self._functions: dict[str, str] = {}
         self._compensators: dict[str, Compensator] = {}
 
@@ -165,7 +165,7 @@ class _Ledger:
 
     def _with(self, policy: ToolPolicy, terms: Mapping[str, Any]) -> ToolPolicy:
         if unknown := set(terms) - _POLICY_NAMES:
-            raise ConfigurationError(f"{', '.join(sorted(unknown))}: a policy has {', '.join(sorted(_POLICY_NAMES))}")
+            raise ConfigurationError(f"terms must be among {', '.join(sorted(_POLICY_NAMES))}, not {min(unknown)}")
         return replace(policy, **terms)
 
     def _policy_for(self, name: str) -> ToolPolicy:
@@ -337,7 +337,7 @@ class AsyncToolLedger(_Ledger):
         Raises:
             NotFoundError: If there is no such action.
             ConfigurationError: If the decision is invalid.
-            AlreadySettledError: If the action is running, has succeeded, or is another than `seen`.
+            AlreadySettledError: If the action is running, has succeeded, or differs from `seen`.
         """
         await self._runner.recorded.settle(thread_id_of(thread_id), key, decision, result, by, seen)
 
@@ -363,7 +363,7 @@ class AsyncToolLedger(_Ledger):
         self._note_function(name, function)
         self._with(self._policy_for(name), terms)
         if not inspect.iscoroutinefunction(function):
-            raise ArgumentTypeError(f"{name} is a blocking function: an asynchronous ledger takes `async def`")
+            raise ArgumentTypeError(f"{name} must be an `async def` function, because its ledger is asynchronous")
 
         @functools.wraps(function)
         async def suspending(*args: Any, **kwargs: Any) -> Any:

@@ -89,15 +89,15 @@ class ToolPolicy:
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                raise ConfigurationError(f"{name}={getattr(self, name)!r}: it must be one of {', '.join(allowed)}")
+                raise ConfigurationError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
         if (self.on_unknown == "check") != (self.check is not None):
             raise ConfigurationError('on_unknown="check" and check=... must be given together')
         if self.key is not None and not callable(self.key):
             raise ArgumentTypeError("key must be a function of the arguments")
         if self.timeout is not None and self.timeout <= 0:
-            raise ConfigurationError(f"timeout={self.timeout!r}: it must be a positive number of seconds")
+            raise ConfigurationError(f"timeout must be a positive number of seconds, not {self.timeout!r}")
         if self.retry.attempts < 1:
-            raise ConfigurationError(f"retry attempts={self.retry.attempts}: it must be at least 1")
+            raise ConfigurationError(f"retry.attempts must be at least 1, not {self.retry.attempts}")
 
     @property
     def may_repeat(self) -> bool:

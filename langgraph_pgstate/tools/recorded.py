@@ -115,7 +115,7 @@ class RecordedActions:
             raise call.intent.error(ToolOutcomeUnknownError, why)
         happened = answer if isinstance(answer, Happened) else Happened()
         if recorded.execution.attempt > 1 and recorded.execution.task_id == call.intent.task_id:
-            # The task never passed this action, so the answers so far belong to this action or to earlier ones.
+            # The task never passed this action, so all answers so far belong to this action or to earlier actions.
             answers = max(answers, answers_given())
             skip_answers(answers)
         return await self._conclude(call, recorded, happened, answers)
@@ -128,7 +128,7 @@ class RecordedActions:
             used, found = await self._executor.run_or_stop(
                 tool_executions.task_interrupts, execution.thread_id, call.intent.task_id
             )
-            # An execution of another task, from before a fork, is not among this task's executions.
+            # `open_ids` lacks this execution if another task began it, before a fork.
             open_ids = sorted({*found, *open_ids})
         try:
             decision, result, answers = ask(execution, used, open_ids)
@@ -162,11 +162,11 @@ class RecordedActions:
 
         Raises:
             ConfigurationError: If the decision is invalid.
-            AlreadySettledError: If the action is running, has succeeded, or is another than `seen`.
+            AlreadySettledError: If the action is running, has succeeded, or differs from `seen`.
             NotFoundError: If there is no such action.
         """
         if decision not in DECISIONS:
-            raise ConfigurationError(f"decision {decision!r}: it must be one of {', '.join(DECISIONS)}")
+            raise ConfigurationError(f"decision must be one of {', '.join(DECISIONS)}, not {decision!r}")
         recorded = await self._executor.run_or_stop(tool_executions.get, thread_id, key)
         if recorded is None:
             raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")

@@ -29,7 +29,7 @@ from langgraph_pgstate.tools.executions import (
 from langgraph_pgstate.tools.policy import ToolSettings
 
 _SCHEME = "pgstate:tool/"
-# Deeper values are not counted.
+# Values that are nested more deeply are not counted.
 _MAX_DEPTH = 100
 
 

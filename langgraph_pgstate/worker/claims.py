@@ -23,7 +23,7 @@ class Isolation:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all workers, and replace the lock: another thread may hold the old one."""
+        """Forget all workers, and replace the lock, because another thread may hold the old lock."""
         self._lock = threading.Lock()
         self._busy: set[object] = set()
         self._alone: object = None
@@ -58,7 +58,7 @@ ISOLATION: Final = Isolation()
 os.register_at_fork(after_in_child=ISOLATION.reset)
 
 
-# Seconds after which another worker's claim that was in progress is probably committed.
+# Seconds to wait if another worker was claiming. Its claim has then probably committed.
 _BUSY_SECONDS: Final = 0.01
 
 
@@ -69,12 +69,12 @@ class Claimer:
         queries: The queries of the schema.
         worker_id: The worker.
         graphs: Graphs that the worker runs.
-        versions: By graph, the versions that the worker accepts besides runs without a version.
+        versions: For each graph, the accepted versions. Runs without a version are always accepted.
         ttl: Seconds until the leases of claimed runs expire.
         poll: Seconds after which keys that were at their limits are checked again.
 
     Attributes:
-        asked_at: When the last claim asked for its leases, by `lease_clock`.
+        asked_at: Time at which the last claim began, by `lease_clock`.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Claimer:
         self.asked_at = 0.0
         self._limited: set[str] = set()
         self._waiting: set[str] = set()
-        # Whether runs of a queue wait to be claimed alone. Unknown at first, because a worker before this one may have
-        # died.
+        # By queue, whether runs that must be alone in a process may wait. At first this is unknown, because an earlier
+        # worker may have died.
         self._suspects: dict[str, bool] = {}
         self._ended: dict[str, set[str]] = {}
         self._cursors: dict[str, str | None] = {}
@@ -101,12 +101,12 @@ class Claimer:
 
     @property
     def due_at(self) -> float:
-        """Return the time of the next claim if another worker was claiming, by the monotonic clock; else infinity."""
+        """Time to claim again because another worker was claiming, by the monotonic clock; infinity if none was."""
         return min(self._retry_at.values(), default=float("inf"))
 
     @property
     def has_waiting(self) -> bool:
-        """Return whether the last claims found runs that wait for limits."""
+        """Whether the last claims found runs that wait for limits."""
         return bool(self._waiting)
 
     def ended(self, claimed: ClaimedRun) -> None:
@@ -115,7 +115,7 @@ class Claimer:
             self._ended.setdefault(claimed.queue, set()).add(claimed.queue_key)
 
     def may_have_suspects(self, queue: str) -> bool:
-        """Return whether runs of a queue may wait to be claimed alone."""
+        """Return whether a queue may have runs that must be alone in a process."""
         return self._suspects.get(queue, True)
 
     def is_chosen(self, database: Database, queue: str) -> bool:
@@ -135,8 +135,8 @@ class Claimer:
         Args:
             database: The database.
             queue: The queue.
-            limit: Most runs to claim.
-            suspects: Whether to claim only runs that must be alone. Otherwise none of these are claimed.
+            limit: Maximum number of runs to claim.
+            suspects: Whether to claim only runs that must be alone. If false, no such run is claimed.
 
         Raises:
             PGStateError: If the database is not available.
@@ -168,12 +168,12 @@ class Claimer:
         if claims.is_busy:
             self._retry_at[queue] = time.monotonic() + _BUSY_SECONDS
         if claims.has_waiting and not had_limits and not claims.runs:
-            # Runs may wait although their keys are below their limits.
+            # The claim did not check the limits, because they were not known. Claim again and check them.
             return self.claim(database, queue, limit, suspects=suspects)
         return claims.runs
 
     def _open(self, database: Database, queue: str) -> None:
-        """From time to time, make runs that waited for limits claimable, because other workers' runs may have ended."""
+        """Make runs that waited for limits claimable, every `poll` seconds: other workers' runs may have ended."""
         now = time.monotonic()
         if now >= self._opened_at.get(queue, float("-inf")) + self._poll:
             cursor = self._cursors.get(queue) or ""

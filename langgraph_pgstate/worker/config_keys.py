@@ -71,32 +71,32 @@ KEYS: Final[Mapping[str, Use]] = {
     "webhooks": "used",
     "ui": "warned",
 }
-"""The keys by path. A key stands for all keys below it. `image` keys say how an image is built.
+"""The keys by path. A key stands for all keys below it. Keys of the use `image` only matter when an image is built.
 
-`webhooks` has its own check.
+The code that reads `webhooks` checks the keys below it.
 """
 
 NOTES: Final[Mapping[str, str]] = {
     "dependencies": "local directories are searched for modules",
-    "env": "PGSTATE_DSN, PGSTATE_RECORD_CONTENT, PGSTATE_PROJECT and those of webhooks; other PGSTATE_* are warned",
+    "env": "PGSTATE_DSN, PGSTATE_RECORD_CONTENT, PGSTATE_PROJECT and those of webhooks; other PGSTATE_* are logged",
     "store.index.embed": "a model, or a function like ./embed.py:embed",
-    "checkpointer.path": "but for langgraph_pgstate.agent_server:checkpointer",
+    "checkpointer.path": "except langgraph_pgstate.agent_server:checkpointer",
     "checkpointer.ttl.strategy": "delete, or keep_latest: all but the newest checkpoints are pruned",
     "checkpointer.ttl.default_ttl": "from a thread's first checkpoint on",
     "store.ttl.sweep_interval_minutes": "every minute, by workers; expired items are never returned",
     "checkpointer.ttl.sweep_interval_minutes": "every minute, by servers that run a worker",
-    "checkpointer.serde": "which types are built does not depend on it",
-    "auth.disable_studio_auth": "always so: nothing is exempt from auth",
+    "checkpointer.serde": "it does not change which types are rebuilt",
+    "auth.disable_studio_auth": "every request is authenticated, as if it were true",
     "auth.openapi": "/openapi.json names no security schemes",
     "auth.cache": "the handler authenticates each request",
-    "http.app": "its routes come first, but /ok is the server's; its middleware is around all requests; FastAPI's "
-    "/openapi.json and /docs have the server's operations, too; its WebSockets are not served, and named in the log",
+    "http.app": "its routes come first, except /ok; its middleware also gets the server's requests; FastAPI's "
+    "/openapi.json and /docs also list the server's operations; its WebSockets are not served but logged",
     "http.disable_runs": "also crons, feedback, and commands of threads",
     "http.disable_mcp": "there is no /mcp",
     "http.disable_a2a": "there is no /a2a",
     "http.disable_meta": "all but /ok",
     "http.disable_ui": "the inspector",
-    "http.configurable_headers": "none without it; they count more than what the body says",
+    "http.configurable_headers": "without it, no header; a header overrides the body",
     "http.logging_headers": "no header is logged",
     "http.mount_prefix": "like /api, before every path",
     "webhooks": "each key is used or refused; url.max_url_length is refused",
@@ -104,7 +104,7 @@ NOTES: Final[Mapping[str, str]] = {
 """Notes about keys, for the reference."""
 
 _OWN_CHECKPOINTER: Final = "langgraph_pgstate.agent_server:checkpointer"
-# Variables that only `langgraph_pgstate.agent_server` reads, or that are read before the file.
+# Variables that have no effect in `env`: only `langgraph_pgstate.agent_server` reads them, or they are read earlier.
 _OTHER_VARIABLES: Final = (
     "PGSTATE_PATH",
     "PGSTATE_SCHEMA",

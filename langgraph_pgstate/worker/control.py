@@ -45,9 +45,9 @@ class Control:
 
     Args:
         dsn: The server.
-        tenant: The tenant whose runs the worker executes. `None` for those of all tenants, or if tenants are not kept
-            apart.
-        prepare_threshold: As for the connections of graphs; see `ConnectionOptions`.
+        tenant: The tenant whose runs the worker executes. `None` for the runs of all tenants, or if tenants are not
+            kept apart.
+        prepare_threshold: As in `ConnectionOptions`.
         queries: The queries of the schema.
         graphs: Names of the graphs that the worker runs.
         settings: The worker's settings.
@@ -110,7 +110,7 @@ class Control:
 
     @property
     def serves_tenants(self) -> bool:
-        """Whether it serves all tenants."""
+        """Whether the worker serves all tenants."""
         return self._duties.serves_tenants
 
     # Methods that other threads call.
@@ -153,7 +153,7 @@ class Control:
         """Wait until the thread has ended; return false after the timeout.
 
         Raises:
-            BaseException: What ended the thread, if it failed.
+            BaseException: The error that ended the thread, if any.
         """
         if self._thread.ident is not None:
             self._thread.join(timeout)
@@ -161,14 +161,14 @@ class Control:
             raise self._error
         return not self._thread.is_alive()
 
-    # The code of the thread itself.
+    # Methods that only the thread calls.
 
     def _work(self) -> None:
         settings = self._settings
         listener: Listener | None = None
-        # Short, so that an outage does not block the thread for long.
+        # The timeout is short, so that an outage does not block the thread for long.
         pool = PoolSettings(max_size=1, timeout=max(2.0, settings.lease_ttl / 3))
-        # Prepared at once, because the thread repeats the same few statements.
+        # Statements are prepared at their first use, because the thread repeats the same few.
         prepare = None if self._prepare_threshold is None else 0
         place = self._dsn, self._queries, self._tenant, self._keys
         opening = partial(open_database, *place, pool=pool, prepare_threshold=prepare)
@@ -254,7 +254,7 @@ class Control:
         now = time.monotonic()
         is_busy = any(lane.is_busy for lane in [*duties.lanes.values()])
         if duties.is_draining:
-            # By then all leases of the worker have expired.
+            # After this time, all leases of the worker have expired.
             return is_busy and now < duties.draining_since + self._settings.drain_timeout + self._settings.lease_ttl
         return is_busy or not (self._is_once and claimed_all)
 
@@ -265,6 +265,6 @@ class Control:
             due, failed_at = self._tenants.due_at, self._tenants.failed_at
         else:
             due, failed_at = self._lane.due_at, self._lane.failed_at
-        # Work that has failed stays due.
+        # Failed work stays due, so the next attempt waits a moment.
         first = max(due, failed_at + min(self._settings.poll, _RETRY_SECONDS))
         return min(max(0.0, first - now), self._settings.poll)

@@ -55,13 +55,13 @@ class Ender:
         self._note_end, self._leave, self._left, self._ttl = note_end, leave, left, ttl
         self._follow = follow
         self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
-        # Ids of ended runs of which waiting callers were not yet notified.
+        # Ids of ended runs whose waiting callers were not notified yet.
         self._ended: list[str] = []
         self.given_back = 0
 
     @property
     def reported(self) -> int:
-        """Number of executions that have ended while their runs have not."""
+        """Number of ended executions whose runs are not ended in the queue yet."""
         return len(self._reports)
 
     def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
@@ -74,14 +74,14 @@ class Ender:
         Raises:
             PGStateError: If the queue is not available.
         """
-        # Runs that are reported meanwhile are ended together in the next turn.
+        # Runs that are reported during this call are ended in the next turn.
         number = len(self._reports)
         self._end_together(database)
         until = time.monotonic() + self._seconds
         for _ in range(number):
             execution, outcome = self._reports[0]
             if outcome.kind == "rollback" and not execution.refuses_writes and self._left.is_left(execution):
-                # The run's code must not store anything after the deletion.
+                # A rollback waits for the run's code, which must not store anything after the deletion.
                 self._reports.rotate(-1)
                 continue
             is_ended = execution.refuses_writes or self.try_to_end(database, execution, outcome)
@@ -95,7 +95,7 @@ class Ender:
     def notify(self, database: Database) -> None:
         """Notify the callers that wait for ended runs.
 
-        This happens after the commit, and is only a hint: they also poll.
+        The notification follows the commit and may be lost. The callers also poll.
         """
         ended, self._ended = self._ended, []
         if ended:
@@ -170,7 +170,7 @@ class Ender:
                 if isinstance(outcome.error, BudgetExceededError):
                     log.warning("run %s of thread %s was refused: %s", *names, outcome.error)
                 else:
-                    # What is encrypted in the row is not logged in plain text.
+                    # If the row encrypts the error, the log does not show it in plain text.
                     shown = outcome.error if database.keys is None else None
                     again = again if shown is not None else f": {type(outcome.error).__name__}{again}"
                     log.warning("run %s of thread %s failed%s", *names, again, exc_info=shown)

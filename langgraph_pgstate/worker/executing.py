@@ -166,12 +166,12 @@ class RunExecution:
 
     @property
     def due_at(self) -> float:
-        """Time at which to stop the run because of its timeout; infinity if it was asked to stop before, or lost."""
+        """Time at which to stop the run because of its timeout; infinity if the run was asked to stop or was lost."""
         return self.deadline if _RANKS[self.stop] < _RANKS["timeout"] else float("inf")
 
     @property
     def superstep_due_at(self) -> float:
-        """Time at which to stop the run because of a superstep's timeout; infinity if it was asked to stop or lost."""
+        """Time at which to stop the run because of a superstep's timeout; infinity as for `due_at`."""
         is_limited = self.supersteps is not None and _RANKS[self.stop] < _RANKS["timeout"]
         return self.supersteps.due_at if is_limited and self.supersteps is not None else float("inf")
 
@@ -227,8 +227,8 @@ class RunOutcome:
     """The change that a worker makes in the queue when an execution has ended.
 
     Attributes:
-        kind: `finish` it with a status; `give_back` it to the queue with no attempt used; `rollback`, end it and delete
-            what it has stored; `leave` it to the holder of its lease, or to the sweep of expired leases.
+        kind: `finish` ends the run with a status. `give_back` requeues the run with no attempt used. `rollback` ends
+            the run and deletes its checkpoints. `leave` leaves the run to the holder of its lease, or to a sweep.
         status: The status to finish with.
         error: The exception that ended the execution.
     """
@@ -247,7 +247,7 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
         is_interrupted: Whether the execution ended with an interrupt.
     """
     stop = execution.stop
-    # Code is also stopped when its run has ended here.
+    # `is_stopped` is also set for a run that this worker has ended. Then the lease may still be confirmed.
     is_unconfirmed = execution.held.is_stopped and not execution.refuses_writes
     if stop == "lost" or is_unconfirmed or isinstance(error, LeaseLostError | ThreadDeletedError):
         return RunOutcome("leave")
@@ -256,7 +256,7 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
     if error is None:
         return RunOutcome("finish", "interrupted" if is_interrupted else "success")
     if isinstance(error, UnavailableError):
-        # The run's state may not be stored. The lease expires. The number of such ends without progress is limited.
+        # The state may not be stored. After the lease has expired, the run is requeued, up to its limit of crashes.
         return RunOutcome("leave")
     if stop == "timeout":
         return RunOutcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))
@@ -416,7 +416,7 @@ class GraphExecutor:
 
     def _graph_for(self, claimed: ClaimedRun, made: Graph, request: RunInput) -> Graph:
         graph = self._prepared.get(claimed.graph) or self._prepare(claimed.graph, made)
-        # Without events, yielding early has no use and takes a tenth of a millisecond in each superstep.
+        # If no events are stored, yielding early has no use and costs a tenth of a millisecond per superstep.
         changes: dict[str, Any] = {} if modes_of(request) else {"stream_eager": False}
         seconds = claimed.options.get("superstep_timeout")
         if seconds is not None:
@@ -426,14 +426,14 @@ class GraphExecutor:
     def _prepare(self, name: str, graph: Graph) -> Graph:
         """Return a copy of a graph that uses the worker's saver and the recorder."""
         given = graph.checkpointer
-        # The clone for a strict graph has other types, but the same connections.
+        # A strict graph gets a clone of the saver, which shares the saver's lease manager.
         is_own = given in (None, True) or getattr(given, "lease_manager", None) is self._own_saver.lease_manager
         if not is_own:
             raise ConfigurationError(
                 f"graph {name!r} was compiled with a checkpointer that is not the worker's: "
                 f"{type(given).__name__}. Compile it without one, or with the saver of the worker's state"
             )
-        # Eager, so that LangGraph yields a superstep's events before it stores the checkpoint, not after the next
+        # `stream_eager` makes LangGraph yield a superstep's events before it stores the checkpoint, not after the next
         # superstep has begun.
         return self._record(graph.copy({"checkpointer": self._saver, "stream_eager": True}))
 

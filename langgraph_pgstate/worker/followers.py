@@ -20,8 +20,8 @@ def check_followers(given: Any, graphs: Collection[str]) -> Mapping[str, str]:
     """Return a validated `followed_by`.
 
     Raises:
-        ConfigurationError: If it names a graph that the worker does not run, or a following graph that is followed
-            itself.
+        ConfigurationError: If `given` names a graph that the worker does not run, or if a graph both follows and is
+            followed.
     """
     if not isinstance(given, Mapping):
         raise ArgumentTypeError(f"followed_by must be a dict from graph to graph, not {given!r}")
@@ -29,7 +29,7 @@ def check_followers(given: Any, graphs: Collection[str]) -> Mapping[str, str]:
         if name not in graphs:
             raise ConfigurationError(f"followed_by names graph {name!r}, which the worker does not run")
     if chained := given.keys() & {*given.values()}:
-        raise ConfigurationError(f"followed_by must not name {min(chained)!r} twice: what follows is not followed")
+        raise ConfigurationError(f"followed_by must not chain runs, but {min(chained)!r} is both a key and a value")
     return {**given}
 
 

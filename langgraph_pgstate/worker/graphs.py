@@ -48,7 +48,7 @@ class AuthenticatedUser(dict[str, Any]):
 
 
 def with_user(configurable: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys of a config with the user, if they name one, as an `AuthenticatedUser`."""
+    """Return a config's keys, with the user as an `AuthenticatedUser` if there is one."""
     found = configurable.get(_USER)
     return {**configurable, _USER: AuthenticatedUser(found)} if isinstance(found, Mapping) else configurable
 
@@ -61,16 +61,17 @@ def user_of(config: Mapping[str, Any]) -> Any:
 def given_context(config: Mapping[str, Any], context: Any) -> Any:
     """Return the context of a run before it is fitted to the graph's schema.
 
-    A run of an assistant always has one, so that its schema's defaults apply. Other runs have what was enqueued.
+    A run of an assistant always has a context, so that the defaults of the schema apply. Another run has the context
+    with which it was enqueued.
     """
     return {} if context is None and _is_of_assistant(config) else context
 
 
 def fitted_context(graph: Pregel[Any, Any, Any, Any], config: Mapping[str, Any], context: Any) -> Any:
-    """Return the context of a run, for an assistant's run without the keys that the graph's schema does not have.
+    """Return the context of a run. Leave out an assistant's keys that the graph's schema does not have.
 
-    LangGraph makes the schema's type of it. A `TypedDict` takes all keys, as a model of pydantic does that does not
-    forbid others.
+    LangGraph converts the context to the schema's type. A `TypedDict` takes all keys, and so does a pydantic model
+    unless it forbids others.
     """
     context = given_context(config, context)
     if not isinstance(context, Mapping) or not _is_of_assistant(config):
@@ -100,7 +101,7 @@ def _fields_of(schema: Any) -> frozenset[str] | None:
 Access = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
 """Why a factory is called, as LangGraph's `ServerRuntime.access_context` names it."""
 
-_ENV_FILE_HELP: Final = "`env` of langgraph.json is a file of NAME=value lines or an object"
+_ENV_FILE_HELP: Final = "`env` of langgraph.json must be a file of NAME=value lines or an object"
 
 
 class GraphSource:
@@ -138,7 +139,7 @@ class GraphSource:
 
     @property
     def stores(self) -> list[BaseStore]:
-        """The stores of its graph, and that of graphs that have none."""
+        """The store of the graph, and the store for graphs that have none."""
         given = [self._store, None if self.graph is None else self.graph.store]
         return [store for store in given if store is not None]
 
@@ -327,7 +328,7 @@ def load_config(file: str | Path) -> dict[str, GraphSource]:
 
 
 def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Parameter, bool]:
-    """Return the parameters of a factory, and of each whether it takes the runtime. Otherwise it takes the config.
+    """Return the parameters of a factory. The value is true for the runtime and false for the config.
 
     Raises:
         ConfigurationError: If the factory needs another argument.
@@ -335,7 +336,7 @@ def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Paramete
     try:
         parameters = [*inspect.signature(make).parameters.values()]
     except (TypeError, ValueError) as error:
-        raise ArgumentTypeError(f"graph {name!r} is neither a graph nor a factory of one") from error
+        raise ArgumentTypeError(f"graph {name!r} must be a graph or a factory of one, not {make!r}") from error
     try:
         hints = get_type_hints(make)
     except Exception:
@@ -358,7 +359,7 @@ def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Paramete
         return {one: found.get(one, False) for one in parameters if one in found or one in others}
     if others:
         raise ArgumentTypeError(
-            f"the factory of graph {name!r} takes no argument, a config, a ServerRuntime or both, "
+            f"the factory of graph {name!r} must take no argument, a config, a ServerRuntime or both, "
             f"not {', '.join(one.name for one in others)}"
         )
     return found

@@ -37,14 +37,14 @@ log = logging.getLogger("langgraph_pgstate.worker")
 
 @dataclass(eq=False)
 class Duties:
-    """What all lanes of a worker share: how it executes runs, how many it has, and whether it drains.
+    """State that all lanes of a worker share: how runs are executed, how many there are, whether the worker drains.
 
     Attributes:
         worker_id: The worker.
         queries: The queries of the schema.
         codec: Encodes requests.
         graphs: Names of the graphs that the worker runs.
-        versions: By graph, the versions that the worker accepts besides runs without a version.
+        versions: For each graph, the accepted versions. Runs without a version are always accepted.
         settings: The worker's settings.
         recording: Settings for recorded errors.
         begin: Starts executions, each of which ends with a call of the lane's `report`. Must not block.
@@ -101,17 +101,17 @@ class Duties:
 
 
 class Lane:
-    """Claims, executes, keeps and ends the runs of one tenant. Only the control thread uses it, except for `report`.
+    """The part of a worker that claims, executes and ends one tenant's runs. Only the control thread calls it.
 
     Args:
-        duties: What it shares with the other lanes of the worker.
+        duties: State that is shared with the other lanes of the worker.
         database: The database of the tenant.
 
     Attributes:
-        executions: Its runs that execute.
+        executions: The lane's runs that execute.
         failed_at: When the database was last not available, by the monotonic clock.
-        has_news: Whether a notification may be about its runs.
-        claimed_all: Whether its last claims found no run.
+        has_news: Whether a notification may be about the lane's runs.
+        claimed_all: Whether the lane's last claims found no run.
     """
 
     def __init__(self, duties: Duties, database: Database) -> None:
@@ -124,7 +124,7 @@ class Lane:
         self._claimer = Claimer(
             self._queries, duties.worker_id, duties.graphs, duties.versions, settings.lease_ttl, settings.poll
         )
-        # Runs that only the database assigns to this worker. They are left until their leases expire.
+        # Runs that the database still assigns to this worker, but that the worker leaves until their leases expire.
         self._left: set[RunKey] = set()
         self.left_runs = LeftRuns(self._queries, settings.lease_ttl, settings.drain_timeout)
         self.ender = Ender(
@@ -188,7 +188,7 @@ class Lane:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has runs, or runs that have ended while their code or their rows have not."""
+        """Whether the lane has runs, ended runs whose code still runs, or ends that are not stored yet."""
         return bool(self.executions or self.ender.reported or self.left_runs)
 
     @property
@@ -208,7 +208,7 @@ class Lane:
         )
         if all(self._do(step) for step in steps):
             return True
-        # Most stops do not need the database.
+        # Runs must stop in time even if the database is not available. Most stops do not need it.
         with suppress(PGStateError):
             self.stop_due()
         return False
@@ -219,14 +219,14 @@ class Lane:
             step()
         except PGStateError as error:
             self.failed_at = time.monotonic()
-            # What is locked is tried again. Other work does not wait for it.
+            # A step that met a locked row is tried again later. Other work does not wait for it.
             if not is_locked(error):
                 log.warning("the queue is not available: %s", error)
                 return False
         except Exception:
             if not self._duties.serves_tenants:
                 raise
-            # The runs of other tenants go on.
+            # An error in one tenant's work must not stop the runs of other tenants.
             self.failed_at = time.monotonic()
             log.exception("work of a tenant has failed")
             return False
@@ -242,7 +242,7 @@ class Lane:
         return min(due)
 
     def _due_at(self, execution: RunExecution) -> float:
-        """Return when to stop an execution next, or when to stop waiting for its end."""
+        """Return the time to stop or cancel an execution, or to stop waiting for the end of its run."""
         if execution.is_reported:
             until = execution.stopped_or_reported_at + self._duties.settings.drain_timeout
             return until if until > time.monotonic() else float("inf")
@@ -258,7 +258,7 @@ class Lane:
     def _notify_of_ends(self) -> None:
         self.ender.notify(self._database)
         if self.tenant is not None and self.ender.given_back > self._given_back:
-            # Workers that serve all tenants look at this one now.
+            # The notification makes workers of all tenants check this tenant's queue.
             self._given_back = self.ender.given_back
             with suppress(PGStateError):
                 self._database.run_once(enqueue.notify, self._queries)
@@ -299,13 +299,13 @@ class Lane:
                 self._ask(self.executions[key], how)  # type: ignore[arg-type]
         self._left &= tended.unknown
         for key in tended.unknown - self._left:
-            # The response to a claim was lost.
+            # The run was claimed, but the response was lost.
             self._database.run(ending.give_back, self._queries, key)
         if not duties.is_draining and self._database.run(tending.is_drain_asked, self._queries, duties.worker_id):
             self._drain_asked()
 
     def _drain_asked(self) -> None:
-        """Drain. A worker of all tenants is not drained by one of them."""
+        """Drain the worker, unless it serves all tenants: one tenant must not drain it."""
         if not self._duties.serves_tenants:
             self._duties.draining_since = time.monotonic()
 
@@ -389,7 +389,7 @@ class Lane:
         self.claimed_all = count < limit and self._claimer.due_at == float("inf")
 
     def _claim_alone(self) -> bool:
-        """Claim a run that must be alone, if this worker is chosen. Return whether it must claim no other run.
+        """Claim a run that must be alone, if this worker is chosen. Return whether the worker must claim no other run.
 
         A chosen worker claims no run until its other runs have ended.
         """

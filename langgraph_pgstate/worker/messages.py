@@ -39,7 +39,7 @@ def _messages(items: list[Any]) -> list[Any]:
     try:
         found = convert_to_messages(items)
     except Exception:
-        # The graph raises the error.
+        # Messages that cannot be converted are left to the graph, which raises the error.
         return items
     for message in found:
         if message.id is None:

@@ -1,4 +1,4 @@
-"""What a worker executes runs with: a state, a saver whose runs write under leases, and graphs, for each tenant."""
+"""The parts of a worker: for each tenant, a state, a saver whose runs write under leases, and graphs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _state: ContextVar[Any] = ContextVar("pgstate_state_of_run", default=None)
 
 
 def run_state() -> Any:
-    """Return the state with which a worker executes the current run; in a worker of all tenants, that of its tenant.
+    """Return the state with which a worker executes the current run. Its tenant is the run's tenant.
 
-    For nodes and factories of graphs. The worker closes it.
+    Call it in nodes and in factories of graphs. Do not close the state; the worker does.
 
     Raises:
-        ConfigurationError: If no worker executes the caller.
+        ConfigurationError: If the caller is not part of a run that a worker executes.
     """
     found = _state.get()
     if found is None:
@@ -38,7 +38,7 @@ def run_state() -> Any:
 
 
 class Part(NamedTuple):
-    """What runs are executed with.
+    """The objects with which runs are executed.
 
     Attributes:
         state: The state.
@@ -55,7 +55,7 @@ class Part(NamedTuple):
     stores: tuple[Any, ...] = ()
 
     def close(self) -> None:
-        """Close what belongs to a tenant."""
+        """Close the objects that belong to a tenant."""
         self.writer.close()
         self.saver.lease_manager.close()
         for store in self.stores:
@@ -98,7 +98,7 @@ class Parts:
         self.own = self._make(state, sources, writer)
 
     def check_tenants(self) -> None:
-        """Refuse graphs that tenants would share a store of.
+        """Refuse graphs whose stores would be shared by tenants.
 
         Raises:
             TenantError: If a graph has a store that is not the state's memory.
@@ -106,8 +106,8 @@ class Parts:
         for name, source in self._sources.items():
             if any(not self._is_own(store) for store in source.stores):
                 raise TenantError(
-                    f"the tables keep tenants apart, and the store of graph {name!r} does not: compile it without one, "
-                    "or with the state's memory"
+                    f"graph {name!r} must be compiled without a store or with the state's memory, because its store "
+                    "does not keep tenants apart"
                 )
 
     def open(self, tenant: str) -> Part:
@@ -119,7 +119,7 @@ class Parts:
 
         def store_of(given: BaseStore) -> BaseStore:
             if not isinstance(given, AsyncPGMemoryStore | PGMemoryStore):
-                raise TenantError("a store of all tenants is none that keeps them apart")
+                raise TenantError(f"a store of several tenants must be the state's memory, not {type(given).__name__}")
             database: Any = core.database
             if id(given) not in stores:
                 stores[id(given)] = given.of_database(database, core.run_of)

@@ -48,9 +48,9 @@ class WorkerSettings:
             value = getattr(settings, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not is_number or not least <= value <= MAX_LEASE_SECONDS:
-                raise ConfigurationError(f"{name} must be seconds, {least} or more, not {value!r}")
+                raise ConfigurationError(f"{name} must be {least} seconds or more, not {value!r}")
         if not settings.queues:
-            raise ConfigurationError("a worker needs at least one queue")
+            raise ConfigurationError("queues must name at least one queue")
         return settings
 
 

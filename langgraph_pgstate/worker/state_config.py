@@ -66,7 +66,7 @@ def load_state_config(file: Path | None) -> StateConfig:
 def load_encryption(file: Path) -> Encryption | None:
     """Return the encryption of a `langgraph.json`: the blob handlers of LangGraph's `Encryption` wrap the data keys.
 
-    `PGSTATE_ENCRYPTION_KEYS` goes before it. Scope and keys that stay readable are named by the other variables.
+    `PGSTATE_ENCRYPTION_KEYS` takes precedence. The other variables name the scope and the keys that stay readable.
 
     Raises:
         ConfigurationError: If the object cannot be found, or has handlers that are not supported.
@@ -158,7 +158,7 @@ def load_webhook_settings(file: Path) -> WebhookSettings:
     unknown = [f"webhooks.{name}" for name in config if name not in ("env_prefix", "url", "headers")]
     unknown += [f"webhooks.url.{name}" for name in url if name not in (*_RULES, "disable_loopback")]
     if url.get("disable_loopback") is False:
-        # Here a webhook must be an absolute URL.
+        # This server takes no webhook without a host, so it cannot allow loopback calls.
         unknown.append("webhooks.url.disable_loopback = false")
     if unknown:
         raise ConfigurationError(f"{unknown[0]} of langgraph.json is not supported")

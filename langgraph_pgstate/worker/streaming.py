@@ -33,21 +33,21 @@ from langgraph_pgstate.runs.types import ClaimedRun, EventBatch, RunKey
 from langgraph_pgstate.schema.queries import Queries, Statement
 from langgraph_pgstate.schema.tenancy import of_tenant, open_database
 
-# Least seconds between two commits of a worker.
+# Minimum number of seconds between two commits of events.
 _INTERVAL: Final = 0.05
 # How long events of a finished task wait to be stored with a checkpoint.
 _CHECKPOINT_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 1.0
-# Most bytes of a run's encoded events that wait to be stored. The graph waits when there are more.
+# Maximum size in bytes of a run's encoded events that wait to be stored. Above this size, the graph waits.
 _MOST_BYTES: Final = 1 << 20
 _BATCH_BYTES: Final = 64 * 1024
 _INTERRUPT: Final = "__interrupt__"
 # Modes that the worker needs to find interrupts and the number of the superstep.
 _NEEDED: Final = ("updates", "checkpoints")
 
-# Modes for the results of finished tasks. They are streamed again when a superstep is resumed, and usually come before
-# a checkpoint.
+# Modes that stream results of finished tasks. Their events are streamed again when a superstep is resumed. A checkpoint
+# usually follows them.
 _FINISHED: Final = frozenset(("updates", "values", "checkpoints"))
 
 _log = logging.getLogger("langgraph_pgstate.worker")
@@ -80,12 +80,12 @@ class RunStream:
         self._has_namespaces = request.stream_subgraphs
         self._step = self._told_step = streams.NO_STEP
         self._changed = threading.Condition()
-        # Batches, each with the newest superstep of its events. At a boundary this is less than `_step`.
+        # Encoded events, each with the superstep to which it belongs. At a boundary, `_step` is already greater.
         self._events: list[tuple[bytes, int]] = []
         self._frozen: deque[EventBatch] = deque()
         self._bytes = self._frozen_to = 0
         self._due_at = float("inf")
-        # By transaction of the saver, the number up to which events are stored if it commits.
+        # For each transaction of the saver, the number of this run's events that are stored if it commits.
         self._sent: dict[Hashable, int] = {}
         self._has_ended = self._is_closed = False
         self._readers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -169,7 +169,7 @@ class RunStream:
             reader = (loop, loop.create_future())
             with self._changed:
                 self._readers.append(reader)
-            # The list may have been emptied before.
+            # Events may have been stored before the future was in the list, and then nobody completes it.
             if self._is_full:
                 await reader[1]
 
@@ -194,7 +194,7 @@ class RunStream:
         """Return the batches to store in a transaction of the saver. Call `note_commit` after its commit."""
         batches = self.freeze()
         # An earlier, failed transaction may have had this id. `_frozen_to` is not used, because another OS thread may
-        # have frozen more.
+        # have frozen more events since.
         self._sent[transaction] = batches[-1].position + batches[-1].length if batches else 0
         return batches
 
@@ -235,7 +235,7 @@ class RunStream:
         return self._bytes >= _MOST_BYTES and not self._has_ended
 
     def _add(self, mode: str, namespace: Sequence[str], data: Any, step: int | None) -> None:
-        # Encoded at once, because nodes may change the value later.
+        # The event is encoded at once, because nodes may change the value later.
         event = streams.encode_event(self._codec, mode, namespace, data, step)
         with self._changed:
             if self._has_ended:
@@ -292,7 +292,7 @@ class StreamWriter:
         self._lock = threading.Lock()
         self._streams: dict[str, RunStream] = {}
         self._thread: threading.Thread | None = None
-        # Whose thread stores the events, and the writers whose events its own thread stores.
+        # `_owner` has the thread that stores the events. `_members` are the writers whose events this thread stores.
         self._owner: StreamWriter = self
         self._members: set[StreamWriter] = {self}
         self._database: tuple[Database, Database] | None = None
@@ -317,7 +317,7 @@ class StreamWriter:
         with self._lock:
             newer = self._streams.get(claimed.thread_id)
             if newer is not None and newer.key.fencing_token > claimed.key.fencing_token:
-                # Otherwise the later run's events would not be found, and the run could wait for ever.
+                # A replaced stream's events would never be stored, and its run could wait for ever.
                 stream.close()
                 return stream
             self._streams[claimed.thread_id] = stream
@@ -340,7 +340,7 @@ class StreamWriter:
             self._members = self._members - {member}
 
     def close(self) -> None:
-        """Stop the thread, if it is its own. Call it when no run executes any more."""
+        """Stop the thread, unless it belongs to another writer. Call this when no run executes any more."""
         if self._owner is not self:
             self._owner.forget(self)
             return
@@ -386,7 +386,7 @@ class StreamWriter:
                     began_at = time.monotonic()
                     while not self._closed.is_set():
                         if not self._wake.is_set() and self._wake.wait(self._wait_seconds):
-                            # A run that ends soon stores its events with its end.
+                            # Wait a full interval, because a run that ends soon stores its events with its end.
                             began_at = time.monotonic()
                         self._closed.wait(max(0.0, began_at + _INTERVAL - time.monotonic()))
                         began_at = time.monotonic()
@@ -404,7 +404,7 @@ class StreamWriter:
         return _CHECKPOINT_SECONDS if any(one._streams for one in self._members) else None
 
     def _write_all(self, database: Database) -> None:
-        """Store the events of all writers. Those that fail do not keep the others from it."""
+        """Store the events of all writers. If one writer fails, the events of the others are still stored."""
         failed: BaseException | None = None
         for one in self._members:
             try:

@@ -25,7 +25,7 @@ _ADOPT_SECONDS: Final = 10.0
 _DEFAULTS_SECONDS: Final = 2.0
 _DELETED_SECONDS: Final = 10.0
 _MEMORIES_SECONDS: Final = 60.0
-# Most rows of one sweep. The next sweep takes the rest.
+# Maximum number of rows of one sweep. The next sweep takes the rest.
 _BACKLOG: Final = 100
 
 log = logging.getLogger("langgraph_pgstate.worker")

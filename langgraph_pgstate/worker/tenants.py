@@ -1,4 +1,4 @@
-"""The tenants that one worker serves in turns: which of them have work, and how they share its executions."""
+"""The tenants that one worker serves in turns: which of them have work, and how they share the worker's executions."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from langgraph_pgstate.schema.tenancy import list_tenants, of_tenant
 from langgraph_pgstate.worker.lane import Duties, Lane
 
 ROTATION_SECONDS: float = 10.0
-"""Seconds in which the queues of all tenants are looked at once, but for more than 3,000: these take longer.
+"""Seconds in which each tenant's queues are checked once. More than 3,000 tenants take longer.
 
-Notifications and known times do not wait for it.
+A tenant is checked earlier after a notification, or when its work becomes due at a known time.
 """
-# Most looks in a second, so that they leave the server free for runs.
+# Maximum number of tenants checked per second, so that the database has time for runs.
 _LOOKS_PER_SECOND: Final = 300.0
-# Most tenants whose queues are looked at in one turn, and most whose sweeps are done: leases must be renewed meanwhile.
+# Maximum number of tenants to check, and to sweep, in one turn. The same thread must renew leases in time.
 _MOST_LOOKS: Final = 500
 _MOST_SWEEPS: Final = 10
-# Seconds until work of a tenant that is still due is looked at again.
+# Minimum number of seconds between two checks of a tenant with work that stays due.
 _REST_SECONDS: Final = 2.0
-# Seconds for which a lane without runs stays open, and how many such lanes do.
+# Seconds for which a lane without runs stays open, and the maximum number of such lanes.
 _IDLE_SECONDS: Final = 10.0
 _MOST_IDLE: Final = 50
-# Seconds between two readings of the tenants' names because one was not known.
+# Minimum number of seconds before the list of tenants is read again because of an unknown tenant.
 _LIST_SECONDS: Final = 0.5
-# Seconds until a claim is tried again that found less than it asked for, because others claimed or runs must wait.
+# Seconds after which a claim that found too few runs is repeated. Other workers may have been claiming.
 _SOON_SECONDS: Final = 0.02
 
-# Seconds after which a failure is that of the database and not of one tenant.
+# A failure that took this many seconds is blamed on the database, not on one tenant.
 _SLOW_SECONDS: Final = 0.5
 
 log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class TenantLanes:
-    """The lanes of a worker that serves all tenants. Only tenants with work have one.
+    """The lanes of a worker that serves all tenants. Only tenants with work have a lane.
 
-    Tenants with waiting runs take turns. Each gets its share of the free executions, and is then the last. So a tenant
-    with a single run waits for no more than one turn of each other.
+    Tenants with waiting runs take turns. A tenant gets its share of the free executions, and then moves to the end of
+    the queue. So a tenant with a single run waits for at most one turn of each other tenant.
 
     Args:
-        duties: What the lanes share.
+        duties: State that the lanes share.
         database: The database without a tenant.
         names: The tenants.
         forget: Called with a tenant whose lane is closed. Must not block.
@@ -70,21 +70,21 @@ class TenantLanes:
         self._listed_at = time.monotonic()
         # Keys of notifications that were not read yet.
         self._notices: deque[str] = deque()
-        # The rest of the rotation.
+        # Tenants that the current rotation has not checked yet.
         self._waiting = deque(names)
         self._looked_at = time.monotonic()
         self._has_seen_all = False
-        # Tenants that may have runs to claim, the next one first, and those with sweeps that are due.
+        # Tenants that may have runs to claim, in the order of their turns; tenants whose sweeps are due.
         self._hungry: OrderedDict[str, None] = OrderedDict()
         self._sweeping: OrderedDict[str, None] = OrderedDict()
-        # When to look at a tenant next, besides the rotation.
+        # Times at which to check tenants outside of the rotation.
         self._times: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
         self._claimed_at: dict[str, float] = {}
         self._idle_since: OrderedDict[str, float] = OrderedDict()
 
     def notice(self, key: str) -> None:
-        """Look at a tenant in the next turn. Any thread may call it."""
+        """Check a tenant in the next turn. Any thread may call it."""
         self._notices.append(key)
 
     @property
@@ -119,14 +119,14 @@ class TenantLanes:
             if not lane.is_busy:
                 continue
             if not is_available:
-                # A call waits for the database as long as the one before.
+                # Another call would wait for the unavailable database as long as the last one.
                 lane.stop_due()
                 continue
             before, began_at, tenant = len(lane.executions), time.monotonic(), str(lane.tenant)
             if not lane.turn():
                 self.failed_at = lane.failed_at
                 is_available = time.monotonic() < began_at + _SLOW_SECONDS
-                # The others come first in the next turn.
+                # In the next turn, the lanes that did not fail come first.
                 self._duties.lanes[tenant] = self._duties.lanes.pop(tenant)
             is_due = time.monotonic() >= self._claimed_at.get(tenant, 0.0) + self._duties.settings.poll
             if is_due or len(lane.executions) < before:
@@ -135,7 +135,7 @@ class TenantLanes:
         return is_available
 
     def _look(self) -> None:
-        """Find the tenants with work among those that were noticed, whose time has come, or whose turn it is."""
+        """Check the tenants that were noticed, whose time has come, or that are next in the rotation."""
         now, found = time.monotonic(), dict[str, None]()
         self._read_notices(now, found)
         while self._heap and self._heap[0][0] <= now:
@@ -188,7 +188,7 @@ class TenantLanes:
             self._by_key.setdefault(wake_key(name, ""), name)
 
     def _look_at(self, names: Iterable[str]) -> None:
-        """Ask which tenants have work now, and when others will have some."""
+        """Note which of some tenants have work now, and when the others will have work."""
         duties, asked = self._duties, [*names]
         for begin in range(0, len(asked), _MOST_LOOKS):
             page = asked[begin : begin + _MOST_LOOKS]
@@ -241,13 +241,13 @@ class TenantLanes:
         """Claim runs of the tenants in turns, as long as there is room."""
         duties = self._duties
         if duties.alone is not None:
-            # Its run must be alone, and no other tenant begins one before.
+            # The lane has a run that must be alone. Until that run has begun, no other tenant begins a run.
             duties.alone.claim(duties.room)
             if duties.alone is not None:
                 return
         while self._hungry and (room := duties.room) > 0 and not duties.has_suspect and duties.alone is None:
             tenant = next(iter(self._hungry))
-            # First, so that one that fails does not keep the others waiting.
+            # Move the tenant before the claim, so that a claim that fails does not delay other tenants.
             self._hungry.move_to_end(tenant)
             lane = self._lane_of(tenant)
             if not lane.is_busy and not lane.turn():
@@ -268,7 +268,7 @@ class TenantLanes:
                 self._look_again(tenant, now + _SOON_SECONDS)
 
     def _close_idle(self) -> None:
-        """Close the lanes that have had no run for some time, and the oldest if there are many."""
+        """Close the lanes that have had no run for some time. If many are idle, close the longest idle ones now."""
         now = time.monotonic()
         for tenant, lane in self._duties.lanes.items():
             name = str(tenant)
@@ -276,7 +276,7 @@ class TenantLanes:
                 self._idle_since.pop(name, None)
             elif name not in self._idle_since:
                 self._idle_since[name] = now
-                # What its runs have left for later.
+                # The runs may have left work for later, such as a retry.
                 self._look_again(name, now + _SOON_SECONDS)
         surplus = len(self._idle_since) - _MOST_IDLE
         for name, since in [*self._idle_since.items()]:

@@ -53,7 +53,7 @@ class _Worker:
         self._all = Parts(state, sources, settings, repair, self._writer)
         self._saver = self._all.own.saver
         self._tenant, self._lock = database.tenant, threading.Lock()
-        # Those of tenants, of whom the worker serves several.
+        # Parts by tenant, if the worker serves all tenants.
         self._parts: dict[str, Part] = {}
         self._memory: Any = state.memory if core.memory.get("index") else None
         self._signals = 0
@@ -98,7 +98,7 @@ class _Worker:
     def _start(self, *, once: bool = False) -> None:
         self._control.start(once=once)
         if self._memory is not None:
-            # A daemon, because the interpreter would wait for a model that does not respond.
+            # Without `daemon`, the interpreter would not exit while an embedding model does not respond.
             threading.Thread(target=self._index, name="pgstate-index", daemon=True).start()
 
     def _index(self) -> None:
@@ -115,13 +115,13 @@ class _Worker:
         raise NotImplementedError
 
     def _memories(self) -> list[Any]:
-        """Return the memories to embed: those of tenants that are being served, or that of the state."""
+        """Return the memories to embed: of the tenants that are being served, or of the state."""
         with self._lock:
             parts = [*self._parts.values()]
         return [part.state.memory for part in parts] if self._control.serves_tenants else [self._memory]
 
     def _part_of(self, execution: RunExecution) -> Part:
-        """Return what a run is executed with."""
+        """Return the part with which a run is executed."""
         tenant = execution.tenant
         if tenant is None or tenant == self._tenant:
             return self._all.own
@@ -183,7 +183,7 @@ class Worker(_Worker):
         try:
             self._start()
         except BaseException:
-            # The thread may have started, and the worker would never be closed.
+            # The thread may have started, and `close` is not called after an error in `__enter__`.
             self._control.drain()
             raise
         return self
@@ -230,7 +230,7 @@ class Worker(_Worker):
         before = {number: signal.signal(number, self._signalled) for number in _SIGNALS} if is_main else {}
         try:
             self._start(once=once)
-            # With a timeout, so that Python can call signal handlers.
+            # The timeout lets Python call signal handlers.
             while not self._control.join(0.5):
                 pass
         finally:
@@ -253,7 +253,7 @@ class Worker(_Worker):
             memory.reindex()
 
     def _close_part(self, part: Part) -> None:
-        # Not in the control thread, which renews leases.
+        # A part closes in its own thread, because the control thread must renew leases meanwhile.
         thread = threading.Thread(target=part.close, name="pgstate-close", daemon=True)
         thread.start()
         self._closing = [*(one for one in self._closing if one.is_alive()), thread]
@@ -284,7 +284,7 @@ class AsyncWorker(_Worker):
         try:
             await asyncio.to_thread(self._start)
         except BaseException:
-            # The thread goes on if the call is cancelled, and the worker would never be closed.
+            # The thread goes on if the call is cancelled, and `close` is not called after an error in `__aenter__`.
             self._control.drain()
             raise
         return self
@@ -312,7 +312,7 @@ class AsyncWorker(_Worker):
         await self.drain()
         for tenant in [*self._parts]:
             self._forget(tenant)
-        # Let tasks begin that were scheduled from another thread.
+        # Tasks that another thread has scheduled begin now.
         await asyncio.sleep(0)
         await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.to_thread(self._writer.close)

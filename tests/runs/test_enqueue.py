@@ -76,7 +76,7 @@ def test_a_run_id_without_a_thread_names_the_same_thread_again(queue: Queue) -> 
 
 def test_an_id_of_another_thread_or_of_a_run_that_was_not_enqueued_is_refused(queue: Queue) -> None:
     queue.add("t", run_id="r")
-    with pytest.raises(ConfigurationError, match="one of thread 't'"):
+    with pytest.raises(ConfigurationError, match="thread 't' already has a run"):
         queue.add("u", run_id="r")
     queue.execute("INSERT INTO {}.runs (thread_id, run_id, status, started_at) VALUES ('t', 'plain', 'error', now())")
     with pytest.raises(ConfigurationError, match="was not enqueued"):
@@ -215,7 +215,7 @@ def test_nothing_of_a_refused_batch_is_enqueued(queue: Queue) -> None:
 
 @pytest.mark.parametrize("strategy", ["reject", "interrupt", "rollback"])
 def test_a_strategy_needs_a_thread_of_its_own_in_a_batch(queue: Queue, strategy: str) -> None:
-    with pytest.raises(ConfigurationError, match="enqueue it apart"):
+    with pytest.raises(ConfigurationError, match="multitask_strategy must be 'enqueue'"):
         queue.enqueue(request("t"), request("t", multitask_strategy=strategy))
     assert queue.rows() == []
 
