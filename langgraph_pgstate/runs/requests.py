@@ -188,11 +188,11 @@ def request_run(
     """
     if unknown := options.keys() - EnqueueOptions.__annotations__.keys():
         raise ArgumentTypeError(
-            f"options must be among {', '.join(sorted(EnqueueOptions.__annotations__))}, got {min(unknown)!r}"
+            f"options must not have {min(unknown)!r}; a run has {', '.join(sorted(EnqueueOptions.__annotations__))}"
         )
     name_of("graph", graph)
     if known_graphs is not None and graph not in known_graphs:
-        raise ConfigurationError(f"graph must be one of {', '.join(sorted(known_graphs)) or 'none'}, not {graph!r}")
+        raise ConfigurationError(f"there is no graph {graph!r}; there are {', '.join(sorted(known_graphs)) or 'none'}")
     default_answer = default_answer_of(codec, options.get("default_answer"))
     given = _input_of(input, command, None if default_answer is None else default_answer.value, options)
     thread_id, run_id = _ids(options)

@@ -238,7 +238,7 @@ def request_thread(thread_id: str | int | UUID | None, **options: Unpack[ThreadO
     """
     if unknown := options.keys() - ThreadOptions.__annotations__.keys():
         raise ArgumentTypeError(
-            f"options must be among {', '.join(sorted(ThreadOptions.__annotations__))}, got {min(unknown)!r}"
+            f"options must not have {min(unknown)!r}; a thread has {', '.join(sorted(ThreadOptions.__annotations__))}"
         )
     if_exists = options.get("if_exists", "raise")
     if if_exists not in ("raise", "do_nothing"):

@@ -36,7 +36,7 @@ BAD: dict[str, dict[str, Any]] = {
     "a DefaultAnswer": {"default_answer": "deny"},
     "not both": {"input": 1, "command": Command(resume=1)},
     "types.Command": {"command": "resume"},
-    "no option 'prio'": {"prio": 1},
+    "must not have 'prio'": {"prio": 1},
     "NUL": {"thread_id": "a\0b"},
     "bytes together": {"thread_id": "t" * 3000},
 }

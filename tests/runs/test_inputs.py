@@ -19,7 +19,7 @@ DENY = DefaultAnswer("deny", after=timedelta(days=3))
 
 
 def test_a_large_run_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="of which input is"):
+    with pytest.raises(ConfigurationError, match="of which input has"):
         request_run(CODEC, "graph", "x" * 1000, size_limit=900)
     assert request_run(CODEC, "graph", "x" * 1000, size_limit=2000)
 

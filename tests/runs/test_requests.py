@@ -21,7 +21,7 @@ DENY = DefaultAnswer("deny", after=timedelta(days=3))
 
 
 def test_an_unknown_graph_is_refused_where_the_graphs_are_known() -> None:
-    with pytest.raises(ConfigurationError, match="graph must be one of a, b, not 'c'"):
+    with pytest.raises(ConfigurationError, match="no graph 'c'; there are a, b"):
         request_run(CODEC, "c", known_graphs={"a", "b"})
     assert request_run(CODEC, "a", known_graphs={"a"}).graph == "a"
 

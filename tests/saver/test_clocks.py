@@ -376,7 +376,7 @@ async def test_no_checkpoint_is_its_own_parent(api: type, dsn: str, schema: str,
         config = await saver.aput(*put_arguments(config_of("t"), 1))
         _, checkpoint, metadata, _ = put_arguments(config, 1)
         own = config["configurable"]["checkpoint_id"]
-        with pytest.raises(ConfigurationError, match="its own parent"):
+        with pytest.raises(ConfigurationError, match="must name the parent"):
             await saver.aput(config, {**checkpoint, "id": own}, metadata, {})
         found = await saver.aget_tuple(config)
         assert found is not None
