@@ -15,18 +15,18 @@ _log = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 1.0
 _MAX_ROWS: Final = 1000
 _READ_ONLY: Final = "25006"
-# Maximum number of items with waiting counts. If the server is unavailable, reads of others are not counted.
+# Maximum number of items with waiting counts. If the server is unavailable, reads of further items are not counted.
 _MAX_WAITING: Final = 100_000
 
 Reads = list[tuple[tuple[Namespace, str], list[int]]]
-"""By item, the number of reads, and 1 if a read extends the item's time to live."""
+"""Items, each with the number of its reads, and 1 if a read extends its time to live."""
 
 
 class Accesses:
     """Counts of reads that wait to be written. Thread-safe.
 
     Args:
-        schedule: Called once when reads begin to wait, so that they are written soon.
+        schedule: Called when the first read begins to wait, so that the reads are written soon.
     """
 
     def __init__(self, schedule: Callable[[], None]) -> None:
@@ -50,14 +50,14 @@ class Accesses:
         """Remove the waiting counts, and return them in batches."""
         with self._lock:
             taken, self._waiting = self._waiting, {}
-        # Sorted, so that two processes do not wait for each other.
+        # All processes write in the same order, so that two of them do not wait for each other.
         rows = sorted(taken.items())
         return [rows[start : start + _MAX_ROWS] for start in range(0, len(rows), _MAX_ROWS)]
 
     def give_back(self, batches: list[Reads], error: BaseException) -> None:
         """Put back counts that could not be written, because a time to live may depend on them.
 
-        On a standby they are dropped, because it never writes.
+        On a standby server the counts are dropped, because a standby never writes.
         """
         _log.debug("reads of memories were not counted: %r", error)
         if getattr(error, "sqlstate", None) != _READ_ONLY:

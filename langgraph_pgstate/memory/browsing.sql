@@ -1,5 +1,5 @@
 -- name: browse_items
--- Return a page of items as they are stored, the last stored first: of a user, or below a namespace.
+-- Return a page of items of a user, or of items below a namespace, as they are stored, the last stored first.
 -- opens: memories.value from value
 -- searches: memories.value from text
 -- plan: at each call

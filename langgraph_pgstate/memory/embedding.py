@@ -74,7 +74,7 @@ def packed(vector: Vector, dims: int) -> bytes:
         ConfigurationError: If the vector has another number of dimensions, or a number that is not finite.
     """
     if len(vector) != dims:
-        raise ConfigurationError(f"the embedding model must return {dims} numbers (dims), and not {len(vector)}")
+        raise ConfigurationError(f"the embedding model must return {dims} numbers (dims), not {len(vector)}")
     numbers = array("f", vector)
     if not math.isfinite(sum(numbers)):
         raise ConfigurationError("the embedding model must return finite numbers")

@@ -67,7 +67,7 @@ def extraction(state: Any, extract: Extractor, **options: Unpack[WindowOptions])
         extract: Called with the messages of the thread at the end of the run. Returns the memories: texts, or dicts
             of `content`, `kind`, `key`, `importance`, `expires_at`, `metadata` and `message_id`, as `remember` takes
             them.
-        **options: The messages that it gets; all by default. See `WindowOptions`.
+        **options: The messages that `extract` gets; all by default. See `WindowOptions`.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -92,11 +92,11 @@ class _Run(NamedTuple):
     """A run that has ended.
 
     Attributes:
-        thread_id: Its thread.
-        run_id: Its id.
-        user_id: Its user.
-        tenant_id: Its tenant.
-        checkpoint_id: Its last checkpoint, if it still exists.
+        thread_id: The thread.
+        run_id: The id.
+        user_id: The user.
+        tenant_id: The tenant.
+        checkpoint_id: The last checkpoint, if it still exists.
     """
 
     thread_id: str
@@ -210,7 +210,7 @@ def _arguments_of(one: Extracted) -> dict[str, Any]:
     """Return validated arguments of `remember`.
 
     Raises:
-        ConfigurationError: If the value is neither a text nor a mapping with such arguments.
+        ConfigurationError: If the value is neither a text nor a mapping of arguments of `remember`.
     """
     given = {"content": one} if isinstance(one, str) else one
     if not isinstance(given, Mapping) or not isinstance(given.get("content"), str) or given.keys() - _ARGUMENTS:

@@ -30,7 +30,7 @@ class Condition(NamedTuple):
 def conditions_of(filter: Mapping[str, Any] | None) -> dict[str, list[str]]:
     """Return a filter as parameters: `paths` as array literals, `operators`, and `operands` as JSON.
 
-    A mapping for a field has operators, or is compared field by field, as in LangGraph's `InMemoryStore`.
+    A mapping as the value of a field holds operators, or is compared field by field, as in LangGraph's stores.
 
     Raises:
         ConfigurationError: If the filter has an unknown operator, is not a mapping, or cannot be represented as JSON.
@@ -39,7 +39,7 @@ def conditions_of(filter: Mapping[str, Any] | None) -> dict[str, list[str]]:
         raise ArgumentTypeError(f"filter must be a mapping, not {type(filter).__name__}")
     found = [*_conditions((), filter or {})]
     if len(found) > _MAX_CONDITIONS:
-        raise ConfigurationError(f"a filter may have {_MAX_CONDITIONS} conditions, not {len(found)}")
+        raise ConfigurationError(f"filter must have at most {_MAX_CONDITIONS} conditions, not {len(found)}")
     return {
         "paths": [array_literal([*one.path]) for one in found],
         "operators": [one.operator for one in found],
@@ -55,7 +55,7 @@ def _conditions(path: tuple[str, ...], filter: Mapping[str, Any]) -> Iterator[Co
             raise ConfigurationError(f"filter must name a field before the operator {key!r}")
         if key.startswith("$"):
             if key not in OPERATORS:
-                raise ConfigurationError(f"a field may have the operators {', '.join(OPERATORS)}, not {key!r}")
+                raise ConfigurationError(f"operators of a filter must be among {', '.join(OPERATORS)}, not {key!r}")
             yield Condition(path, key, value)
         elif isinstance(value, Mapping) and value:
             if any(str(one).startswith("$") for one in value) and not all(str(one).startswith("$") for one in value):
@@ -68,7 +68,7 @@ def _conditions(path: tuple[str, ...], filter: Mapping[str, Any]) -> Iterator[Co
 def _json(condition: Condition) -> str:
     name = ".".join(condition.path)
     if condition.operator not in ("$eq", "$ne") and not isinstance(condition.value, str | int | float):
-        raise ArgumentTypeError(f"{condition.operator} compares strings and numbers: {name!r} is {condition.value!r}")
+        raise ArgumentTypeError(f"{condition.operator} of {name!r} must be a string or number, not {condition.value!r}")
     try:
         text = json.dumps(condition.value, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -76,7 +76,7 @@ def _json(condition: Condition) -> str:
     if "\\u0000" in text or "\\ud8" in text:
         text = json.dumps(condition.value, allow_nan=False, ensure_ascii=False)
         if "\\u0000" in text or not _is_utf8(text):
-            raise ConfigurationError(f"the filter's value of {name!r} holds NUL or a lone surrogate")
+            raise ConfigurationError(f"the filter's value of {name!r} must not hold NUL or a lone surrogate")
     return text
 
 

@@ -14,14 +14,14 @@ R = TypeVar("R")
 class Gathering(Generic[C, R]):
     """A runner of calls. It runs simultaneous calls together, and other calls alone.
 
-    If a caller is cancelled before its call runs, the call is dropped. If it is cancelled later, the call continues.
+    If a caller is cancelled before its call runs, the call is dropped. After a later cancellation, the call continues.
 
     Args:
-        run: Runs calls, and returns the result of each. If it fails for several calls, each is run alone, unless the
-            error concerns every call.
+        run: Runs calls, and returns the result of each. If it fails for several calls, each call is then run alone,
+            unless the error concerns every call.
         names: Returns the names of a call. Calls with a common name are run one after another, in their order. The
             number of names is the size of a call.
-        most: Greatest total size of calls that are run together. A larger call is run alone.
+        most: Maximum total size of calls that are run together. A larger call is run alone.
         patience: Seconds that calls wait for the end of calls in progress, to be run together. With 0, only calls in
             the same iteration of the event loop run together.
     """
@@ -37,7 +37,7 @@ class Gathering(Generic[C, R]):
         self._run, self._names, self._most, self._patience = run, names, most, patience
         self._waiting: list[tuple[C, asyncio.Future[R]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        # The end of the calls in progress, for which new calls wait up to `patience`.
+        # Set while new calls wait for the end of the calls in progress, at most for `patience`.
         self._waited_for: asyncio.TimerHandle | None = None
         self._is_beginning = False
 
@@ -71,7 +71,7 @@ class Gathering(Generic[C, R]):
     def _begin(self) -> None:
         if self._waiting and self._waited_for is None and not self._is_beginning:
             self._is_beginning = True
-            # The task belongs to no caller, because a caller may be cancelled.
+            # The calls run in their own task, because a caller may be cancelled.
             task = asyncio.get_running_loop().create_task(self._work(), name="pgstate-gathered")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

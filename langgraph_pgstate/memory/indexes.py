@@ -78,7 +78,7 @@ async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Inde
     Without pgvector, a warning is logged, and items are found only by words.
 
     Raises:
-        ConfigurationError: If an index of the name exists with other options.
+        ConfigurationError: If an index with the same name but other options exists.
     """
     if not indexes:
         return
@@ -112,7 +112,7 @@ async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Inde
 
 
 async def _prepare_tenants(db: Connection, queries: Queries, indexes: Sequence[Index]) -> None:
-    """Check that no index is new if tenants are kept apart and a tenant has memories, which the index would lack.
+    """Refuse a new index if tenants are kept apart and a tenant has memories, which the index would lack.
 
     Raises:
         TenantError: If a tenant has memories.
@@ -125,8 +125,8 @@ async def _prepare_tenants(db: Connection, queries: Queries, indexes: Sequence[I
         db.tenant = tenant
         if await db.fetch(queries.has_memories, {}):
             raise TenantError(
-                f"index {new[0]!r} must be set up before a tenant of schema {queries.schema!r} has memories: one "
-                "that is added later is not supported where tenants are kept apart"
+                f"index {new[0]!r} must be set up before a tenant of schema {queries.schema!r} has memories, because "
+                "tenants are kept apart"
             )
     db.tenant = NO_TENANT
 
@@ -161,15 +161,15 @@ async def open_indexes(db: Connection, queries: Queries, indexes: Sequence[Index
         for key, value in given.items():
             if stored[key] != value:
                 raise ConfigurationError(
-                    f"index {one.name!r} of schema {queries.schema!r} has {key} {stored[key]!r}, not {value!r}: give "
-                    "an index for another model or other fields a name of its own"
+                    f"{key} of index {one.name!r} must be {stored[key]!r}, as it was set up in schema "
+                    f"{queries.schema!r}, not {value!r}. For another model or other fields, use another name"
                 )
         found.append(OpenIndex(one, queries.schema, number, extension, type_number, is_complete))
     return tuple(found)
 
 
 async def stored_indexes(db: Connection, queries: Queries) -> tuple[OpenIndex, ...]:
-    """Return all indexes in the database, also those of other programs. Their models are unknown. Two round trips."""
+    """Return all indexes in the database, also of other programs. Their models are unknown. Two round trips."""
     types = await db.fetch(queries.find_vector_type, {})
     if not types:
         return ()
@@ -191,7 +191,7 @@ async def drop_index(db: Connection, queries: Queries, name: str) -> None:
         TenantError: If the caller is a tenant, because the index has the vectors of all tenants.
     """
     if db.tenant is not None:
-        raise TenantError(f"index {name!r} belongs to all tenants: drop it through a state without a tenant")
+        raise TenantError(f"index {name!r} must be dropped by a state without a tenant: it has all tenants' vectors")
     async with db.transaction():
         await db.execute(statements_of(queries.schema).lock_memory_indexes, {})
         found = next((one for one in await stored_indexes(db, queries) if one.index.name == name), None)
@@ -202,4 +202,4 @@ async def drop_index(db: Connection, queries: Queries, name: str) -> None:
 
 
 def _missing(index: Index) -> ConfigurationError:
-    return ConfigurationError(f"index {index.name!r} is not set up: call setup() once")
+    return ConfigurationError(f"index {index.name!r} must be set up: call setup() once")

@@ -1,5 +1,5 @@
 -- name: find_vector_type
--- Return the schema of pgvector and the type's number; no row if it is not installed.
+-- Return the schema of pgvector and the OID of its type; no row if pgvector is not installed.
 SELECT n.nspname::text, t.oid::bigint
 FROM pg_catalog.pg_extension e
     JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
@@ -20,7 +20,7 @@ SELECT i.name, i.number, i.dims, i.vector_type, i.distance, i.fields, i.paramete
 FROM /*schema*/memory_indexes i ORDER BY i.number;
 
 -- name: add_memory_index
--- Register an index of embeddings, unless it is there; the first one of an empty store is complete.
+-- Register an index of embeddings, unless it is registered already. The first index of an empty store is complete.
 WITH new AS MATERIALIZED (
     SELECT now() AS at, 1 + coalesce((SELECT max(o.number) FROM /*schema*/memory_indexes o), 0) AS number,
         NOT EXISTS (SELECT 1 FROM /*schema*/memories) AS is_complete
@@ -39,8 +39,8 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM /*schema*/memories m WHERE m.is_unindexed)
     OR EXISTS (SELECT 1 FROM /*schema*/memory_indexes i WHERE NOT i.is_complete AND i.name = ANY(:names::text[]));
 
 -- name: claim_indexing
--- Claim the embedding of missing items, or renew the claim. One call has it at a time. A claim ends two minutes after
--- its last renewal.
+-- Claim the embedding of missing items, or renew the claim. One call at a time has the claim. It ends two minutes after
+-- the last renewal.
 UPDATE /*schema*/memory_indexes i SET indexer = :indexer::text, indexing_until = now() + interval '2 minutes'
 WHERE i.name = ANY(:names::text[]) AND (i.indexer = :indexer OR (i.indexing_until < now()) IS NOT FALSE) AND NOT EXISTS (
     SELECT 1 FROM /*schema*/memory_indexes o
@@ -60,8 +60,7 @@ DELETE FROM /*schema*/memory_indexes WHERE name = :name::text;
 UPDATE /*schema*/memory_indexes SET is_complete = true WHERE name = ANY(:names::text[]) AND NOT is_complete;
 
 -- name: settle_unindexed
--- Unmark items that waited for their embeddings, unless they were stored a minute before `until` or later: an
--- uncommitted transaction may have stored an item that was not seen yet. An imported item became valid later than it
--- was updated.
+-- Unmark items that waited for their embeddings and were stored more than a minute before `until`. Later items may have
+-- been missed, because their transactions were not committed. An imported item becomes valid later than its update.
 UPDATE /*schema*/memories SET is_unindexed = false
 WHERE is_unindexed AND greatest(updated_at, valid_from) <= :until::timestamptz - interval '1 minute';

@@ -33,10 +33,10 @@ _SWEPT: Final = 1000
 # Number of embeddings in a page of the search for embeddings without an item.
 _PAGE: Final = 10_000
 FEW: Final = 20
-"""Items up to which a put is planned without regard to their number."""
+"""Maximum number of items for which a put is planned without regard to their number."""
 # Maximum of pgvector's `hnsw.ef_search`.
 _MAX_REACH: Final = 1000
-# From this number of items and embeddings, making the parameters of a put takes milliseconds.
+# Number of items and embeddings from which on the parameters of a put take milliseconds to make.
 _MANY: Final = 100
 _GENERIC: Final = {"mode": "force_generic_plan"}
 
@@ -162,10 +162,10 @@ async def put(
         history: Number of earlier versions kept.
         origin: The origin of all items, or of each item.
         traits: The items' properties besides their values.
-        is_unindexed: Whether embeddings are missing because a model failed. They are also missing if another process
-            with other options has an index that is not in `embedded`.
-        expected_version: The version that the items must have, 0 for no item. Otherwise no item is stored, and the
-            result is false.
+        is_unindexed: Whether embeddings are missing because a model failed. Embeddings are also missing if another
+            process with other options has an index that is not in `embedded`.
+        expected_version: The version that the items must have; 0 if they must not exist. If one item has another
+            version, nothing is stored, and the result is false.
 
     Raises:
         ConflictError: If other calls kept changing the same items.
@@ -311,7 +311,7 @@ def limit_of(limit: int) -> int:
     """Return a validated number of items.
 
     Raises:
-        ConfigurationError: If it is not from 0 to `MAX_LIMIT`.
+        ConfigurationError: If the number is not from 0 to `MAX_LIMIT`.
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT:
         raise ConfigurationError(f"limit must be from 0 to {MAX_LIMIT:,}, not {limit!r}")
@@ -352,7 +352,7 @@ async def search(
 
 
 def finds_words(keys: KeyRing | None) -> bool:
-    """Return whether items can be found by words: if they are not encrypted, or their words are stored as digests."""
+    """Return whether items can be found by words: they are not encrypted, or digests of their words are stored."""
     return keys is None or keys.finds_words
 
 
@@ -371,7 +371,7 @@ async def _search_vectors(
 ) -> Rows:
     """Return rows of a search. Small namespaces are searched exactly.
 
-    Others are searched approximately if this finds enough.
+    Large namespaces are searched approximately, or exactly if that finds too few items.
     """
     exact = index.query("search_vectors")
     reach = max(40, (search.offset + search.limit) * max(1, len(index.index.fields)))
@@ -433,7 +433,7 @@ async def sweep_some(db: Connection, queries: Queries) -> int:
 async def sweep_vectors(runner: Runner, queries: Queries) -> int:
     """Delete embeddings without an item, in small transactions. Return their number.
 
-    Processes with other options delete items from the indexes that they know only.
+    Embeddings remain if a process deletes an item and its options do not name the index.
     """
     deleted = 0
     for index in await runner.run(stored_indexes, queries):
@@ -447,7 +447,7 @@ async def sweep_vectors(runner: Runner, queries: Queries) -> int:
 async def _sweep_page(db: Connection, index: OpenIndex, after: Row) -> tuple[int, Row | None]:
     """Delete orphaned embeddings of the next page.
 
-    Return their number and the page's last key; `None` if there are no more.
+    Return their number and the page's last key; `None` as the key if there is no further page.
     """
     async with db.transaction():
         where = {"namespace": literal(after[0]), "key": after[1], "field": after[2], "count": _PAGE}

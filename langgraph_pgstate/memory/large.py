@@ -16,7 +16,7 @@ from langgraph_pgstate.schema.queries import Queries
 _log = logging.getLogger(__name__)
 
 LARGE_SIZE: Final = 10_000
-"""Number of items from which on a namespace is searched approximately."""
+"""Minimum number of items of a namespace that is searched approximately."""
 _BATCH: Final = 500
 _LOCK_TIMEOUT: Final = "500ms"
 

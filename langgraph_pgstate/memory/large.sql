@@ -16,8 +16,8 @@ WHERE NOT l.is_ready OR EXISTS (
 ORDER BY l.namespace;
 
 -- name: mark_memories
--- Put some items of a large namespace into the index of words, and return their keys. Locks them, so that a put of one
--- waits.
+-- Put some items of a large namespace into the index of words, and return their keys. Locks the items, so that puts of
+-- them wait.
 UPDATE /*schema*/memories m SET is_large = true, is_waiting = false
 FROM (
     SELECT o.key FROM /*schema*/memories o
@@ -28,7 +28,7 @@ WHERE m.namespace OPERATOR(pg_catalog.=) :namespace AND m.key = chosen.key
 RETURNING m.key;
 
 -- name: mark_waiting_memories
--- Put some of the items that wait for it into the index of words, and return their keys. Locks them, as `mark_memories`.
+-- Put some waiting items into the index of words, and return their keys. Locks the items, as `mark_memories` does.
 UPDATE /*schema*/memories m SET is_large = true, is_waiting = false
 FROM (
     SELECT o.key FROM /*schema*/memories o
@@ -39,7 +39,7 @@ WHERE m.namespace OPERATOR(pg_catalog.=) :namespace AND m.key = chosen.key
 RETURNING m.key;
 
 -- name: has_unmarked
--- Return a row if an item of a large namespace is not in the indexes, and does not wait for it.
+-- Return a row if an item of a large namespace is neither in the indexes nor marked as waiting.
 SELECT 1 FROM /*schema*/memories m WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND NOT m.is_large
     AND NOT m.is_waiting
 LIMIT 1;

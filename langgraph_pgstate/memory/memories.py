@@ -1,4 +1,4 @@
-"""Memories: items with a kind, merged when they are told again, and the versions of all items."""
+"""Memories: items with a kind, which are merged when they are remembered again; and the versions of all items."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONTENT: Final = "content"
 # Stands for all kinds in the statements.
 ANY_KIND: Final = "*"
 _PAGE: Final = 1000
-# Dashes and signs stay: -5 is not 5, and C++ is not C.
+# Dashes and signs are not in this set, so they stay: -5 is not 5, and C++ is not C.
 _PUNCTUATION: Final = ".,;:!?¡¿\"'()[]{}<>…«»“”„‘’`*_"
 
 
@@ -86,10 +86,10 @@ class Told:
     """Validated arguments of `remember`.
 
     Attributes:
-        put: The item; its key is made of the digest unless `is_named`.
+        put: The item. Unless `is_named`, its key is made from the digest.
         content: The text.
         is_named: Whether the caller has named the key.
-        metadata: What the application stores beside it; `None` if not given.
+        metadata: Further data of the application; `None` if not given.
         traits: Kind, owner, importance, end and digest.
     """
 
@@ -130,7 +130,7 @@ def told_of(
         SerializationError: If the metadata cannot be stored.
     """
     if not isinstance(content, str) or not content.strip():
-        raise ArgumentTypeError(f"content must be a text that is not empty, not {content!r}")
+        raise ArgumentTypeError(f"content must be a non-empty text, not {content!r}")
     importance = _importance_of(importance)
     if metadata is not None and not isinstance(metadata, Mapping):
         raise ArgumentTypeError(f"metadata must be a mapping, not {type(metadata).__name__}")
@@ -183,7 +183,7 @@ async def remember(
     """
     put, traits = told.put, told.traits
     if db.keys is not None and not told.is_named:
-        # Whoever guesses the content could confirm it by a key that is made of it.
+        # A key made from the content would let others confirm a guess of the content.
         put = replace(put, key=uuid4().hex)
     where = {"namespace": literal(put.namespace)}
     async with db.transaction():
@@ -206,7 +206,7 @@ async def remember(
                 if similar is not None:
                     key, traits = similar, replace(traits, duplicates=1)
                 elif found:
-                    # The key belongs to a memory whose content was edited.
+                    # The key made from the content belongs to a memory whose content was edited later.
                     key = uuid4().hex
             await items.put(
                 db,
@@ -335,7 +335,7 @@ def kinds_of(kinds: Sequence[str] | None) -> tuple[str, ...]:
 async def recall_as_of(
     db: Connection, queries: Queries, recall: Recall, as_of: datetime, language: str
 ) -> list[Memory]:
-    """Return the memories that were valid at a time, those with most words of a query first. One round trip."""
+    """Return the memories that were valid at a time, sorted by their number of words of a query. One round trip."""
     rows = await db.fetch(
         queries.recall_as_of,
         {
@@ -390,7 +390,7 @@ class Forgetting:
     def parameters(self) -> dict[str, Any]:
         """The parameters of the statements that find the memories."""
         where = literal(self.prefix)
-        # No namespace sorts between a namespace and the same one with the least label.
+        # No namespace sorts between `prefix` and `prefix` with the smallest possible label added.
         exact = {"lower": where, "upper": literal([*self.prefix, "\x01"])}
         return {
             **(range_of(self.prefix)._asdict() if self.key is None else exact),
@@ -476,7 +476,7 @@ def version_of(version: Any, *, name: str = "version", least: int = 1) -> int:
         ConfigurationError: If the value is not a version's number.
     """
     if isinstance(version, bool) or not isinstance(version, int) or not least <= version < 2**31:
-        raise ConfigurationError(f"{name} must be the number of a version, from {least}, not {version!r}")
+        raise ConfigurationError(f"{name} must be the number of a version, {least} or more, not {version!r}")
     return version
 
 
@@ -505,7 +505,7 @@ async def put_if_unchanged(
     """Store an item if it has the expected version. Two round trips; safe to repeat.
 
     Raises:
-        StaleMemoryError: If the item has another version, and its value is not the new value.
+        StaleMemoryError: If the item has another version, unless it already has the new value.
     """
     is_stored = await items.put(
         db,
@@ -526,13 +526,13 @@ async def put_if_unchanged(
     if current is not None and current.changed_by == origin.changed_by:
         is_next = current.version == expected_version + 1
         if is_next and json.loads(json_value(current.value)) == json.loads(put.content):
-            # The response to the first try was lost.
+            # An earlier attempt stored the value, but its response was lost.
             return current
     raise _stale(put.namespace, put.key, expected_version, found)
 
 
 def _stale(namespace: Namespace, key: str, expected_version: int, newest: Sequence[MemoryVersion]) -> StaleMemoryError:
-    """Return the refusal of a change of an item whose newest version is another one, or that is gone."""
+    """Return the error for a change of an item that has another newest version, or no longer exists."""
     if not newest:
         return StaleMemoryError(namespace, key, expected_version, 0, None, None)
     (one,) = newest
@@ -545,7 +545,7 @@ async def version_to_change(db: Connection, queries: Queries, namespace: Namespa
     """Return the current version of an item as `version_to_restore` does. Two round trips at most.
 
     Raises:
-        StaleMemoryError: If it has another version.
+        StaleMemoryError: If the item has another version.
     """
     newest = await list_versions(db, queries, namespace, key, limit=1)
     if not newest or newest[0].is_deleted or newest[0].version != version:
@@ -568,7 +568,7 @@ async def remove(
     """Delete an item if it has the expected version. One transaction; safe to repeat.
 
     Raises:
-        StaleMemoryError: If it has another version.
+        StaleMemoryError: If the item has another version.
     """
     where = {"namespace": literal(namespace), "key": key}
     async with db.transaction():
@@ -579,6 +579,6 @@ async def remove(
             return
     newest = await list_versions(db, queries, namespace, key, limit=1)
     if newest and newest[0].is_deleted and newest[0].version == expected_version and newest[0].deleted_by == deleted_by:
-        # The answer to the first try was lost.
+        # An earlier attempt deleted the item, but its response was lost.
         return
     raise _stale(namespace, key, expected_version, newest)

@@ -1,7 +1,7 @@
 -- name: put_memories
 -- Store items, keep replaced values as earlier versions, and return a row for each stored item. Locks the replaced
--- rows, in a fixed order. An item that another call has just made, or that has another version than expected, is left
--- out. Expired values leave no version. Every version of progress notes is kept.
+-- rows, in a fixed order. Items that another call has just made, or that have an unexpected version, are left out.
+-- Expired values are not kept as versions. Every version of progress notes is kept.
 -- seals: memories.value from contents with namespace = namespaces, key = keys
 -- seals: memories.words from words with namespace = namespaces, key = keys
 -- seals: memories.digest from digest with namespace = namespaces
@@ -93,8 +93,8 @@ WITH clock AS MATERIALIZED (
 SELECT w.namespace FROM written w;
 
 -- name: delete_memories
--- Delete items, and keep each as an earlier version or, if `purges`, delete its versions, too. Return those deleted.
--- What has expired leaves no version.
+-- Delete items, and keep each as an earlier version. If `purges`, delete the versions, too. Return the deleted items.
+-- Expired items are not kept as versions.
 -- leaves: memories.value
 -- leaves: memory_versions.value
 WITH clock AS MATERIALIZED (
@@ -139,9 +139,8 @@ WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::te
     AND m.words IS NOT NULL;
 
 -- name: set_planning
--- Set how the prepared statements of this transaction are planned: `force_generic_plan` has them planned once, because
--- planning them at each call takes longer than what they do; with `force_custom_plan` the number of items counts. None
--- is compiled.
+-- Set how the prepared statements of this transaction are planned: with `force_generic_plan` once, because planning at
+-- each call takes longer than execution; with `force_custom_plan` by the number of items. They are not compiled.
 SELECT set_config('plan_cache_mode', :mode::text, true), set_config('jit', 'off', true);
 
 -- name: get_memory
@@ -171,8 +170,8 @@ ORDER BY m.updated_at DESC, m.namespace, m.key
 LIMIT :page_size::integer OFFSET :offset::integer;
 
 -- name: list_namespaces
--- Return a page of the namespaces of a range, cut to a number of labels, in order. Each step of the recursion finds the
--- next one by the key; none reads all items. A star stands for any label.
+-- Return a page of the namespaces of a range, truncated to a number of labels, in order. Each step of the recursion
+-- finds the next namespace by the primary key, so that not all items are read. A star stands for any label.
 WITH RECURSIVE found (namespace) AS (
     (
         SELECT m.namespace[1:coalesce(:max_depth::integer, 1000)] FROM /*schema*/memories m

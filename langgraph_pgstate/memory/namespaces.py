@@ -34,7 +34,7 @@ def labels_of(labels: Sequence[str], *, what: str = "namespace", can_be_empty: b
     """Return validated labels.
 
     Raises:
-        InvalidNamespaceError: If there is no label, or a label is empty, no string, or cannot be stored.
+        InvalidNamespaceError: If there is no label, or a label is not a string, is empty, or cannot be stored.
         ConfigurationError: If the labels do not fit into an index entry.
     """
     if isinstance(labels, str) or not isinstance(labels, Sequence):
@@ -44,7 +44,7 @@ def labels_of(labels: Sequence[str], *, what: str = "namespace", can_be_empty: b
         raise InvalidNamespaceError(f"{what} must have a label")
     for label in found:
         if not isinstance(label, str) or not label or label.startswith(_LAST):
-            raise InvalidNamespaceError(f"labels of a {what} must be strings that are not empty, not {label!r}")
+            raise InvalidNamespaceError(f"labels of a {what} must be non-empty strings, not {label!r}")
         try:
             identifier("label", label)
         except ConfigurationError as error:
@@ -56,13 +56,13 @@ def check_size(namespace: Namespace, key: str) -> None:
     """Check that a namespace and a key fit into an index entry.
 
     Raises:
-        ConfigurationError: If they are too long.
+        ConfigurationError: If namespace and key are too long.
     """
     size = _ARRAY_BYTES + len(key.encode()) + sum(len(label.encode()) + _LABEL_BYTES for label in namespace)
     if size > MAX_KEY_BYTES:
         raise ConfigurationError(
-            f"namespace and key must take at most {MAX_KEY_BYTES:,} bytes together, each label with {_LABEL_BYTES} more"
-            f", and not {size:,}: {namespace[:3]}…"
+            f"namespace and key must together take at most {MAX_KEY_BYTES:,} bytes, with {_LABEL_BYTES} more for each "
+            f"label, not {size:,}: {namespace[:3]}…"
         )
 
 

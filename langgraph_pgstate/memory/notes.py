@@ -89,7 +89,7 @@ class AsyncNotes(_Notes):
             by: Name of the person or service that saves them; by default the user of the running graph.
 
         Raises:
-            StaleMemoryError: If another writer has changed them meanwhile. It names writer and time. Call `read` and
+            StaleMemoryError: If another writer has changed the notes. The error names writer and time. Call `read`, and
                 try again.
             ConfigurationError: If an argument is invalid.
             SerializationError: If a text cannot be stored.

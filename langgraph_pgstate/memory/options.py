@@ -1,4 +1,4 @@
-"""Options of a store: indexes, times to live, versions. They have LangGraph's names and forms if it has them."""
+"""Options of a store: indexes, times to live, versions. If LangGraph has an option, its name and form are used."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class IndexOptions(TypedDict, total=False):
     """Options of an index of embeddings: the options `index` of LangGraph's `PostgresStore`, and a name.
 
     Attributes:
-        name: Name of the index; `default` if left out. Give a new one to a new model.
+        name: Name of the index; `default` if left out. Use a new name for a new model.
         dims: Number of dimensions.
         embed: LangChain's embeddings, a function of texts (also an async one), or a name like `openai:…`.
         fields: Paths of the fields that are embedded; the whole value by default.
@@ -69,14 +69,14 @@ class MemoryOptions(TypedDict, total=False):
     """Options of a store.
 
     Attributes:
-        index: Options of the index of embeddings, or a list with one for each model, the preferred one last. Without
-            it, search is by words only.
+        index: Options of the index of embeddings, or a list of such options, one for each model, the preferred one
+            last. Without it, search is by words only.
         ttl: Times to live, as `PostgresStore` takes them. Expired items are never returned.
         namespaces: Options of namespaces that begin with some labels. If several match, the longest one applies.
         language: Configuration of PostgreSQL's full-text search, such as `english`; `simple` by default.
         history: Number of earlier versions kept of each item, 20 by default; `None` for all, 0 for none.
-        merge_similarity: Least similarity, from 0 to 1, at which a memory replaces another of its namespace and kind;
-            0.95 by default. It requires an index whose distance is `cosine`. `None` merges equal texts only.
+        merge_similarity: Minimum similarity, from 0 to 1, at which a memory replaces another memory of its namespace
+            and kind; 0.95 by default. It requires an index whose distance is `cosine`. `None` merges only equal texts.
     """
 
     index: IndexOptions | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
@@ -114,11 +114,11 @@ class Settings:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Fields that are indexed by words, which are those of the preferred index."""
+        """Fields that are indexed by words: the fields of the preferred index."""
         return self.indexes[-1].fields if self.indexes else (WHOLE,)
 
     def fields_in(self, namespace: Namespace) -> tuple[str, ...] | None:
-        """Return the fields that are indexed in a namespace; `None` stands for those of the store."""
+        """Return the fields that are indexed in a namespace; `None` stands for the store's fields."""
         found = self._of("index", namespace, None)
         return () if found is False else found
 
@@ -143,15 +143,15 @@ def settings_of(options: MemoryOptions) -> Settings:
     """
     if unknown := options.keys() - MemoryOptions.__annotations__.keys():
         raise ArgumentTypeError(
-            f"a store has no option {min(unknown)!r}; it has {', '.join(sorted(MemoryOptions.__annotations__))}"
+            f"options must not have {min(unknown)!r}; a store has {', '.join(sorted(MemoryOptions.__annotations__))}"
         )
     index = options.get("index")
     if index is not None and not isinstance(index, Mapping | Sequence):
-        raise ArgumentTypeError(f"index must be a mapping or several, not {type(index).__name__}")
+        raise ArgumentTypeError(f"index must be a mapping or a list of mappings, not {type(index).__name__}")
     given = [index] if isinstance(index, Mapping) else [*(index or ())]
     indexes = tuple(map(_index, given))
     if len({one.name for one in indexes}) < len(indexes):
-        raise ConfigurationError("each index must have a name of its own")
+        raise ConfigurationError("index must have a different name in each mapping")
     language = options.get("language", "simple")
     if not isinstance(language, str) or not _LANGUAGE.fullmatch(language):
         raise ConfigurationError(f"language must name a text search configuration, like 'english', not {language!r}")
@@ -177,7 +177,7 @@ def _namespaces(given: Any) -> tuple[tuple[Namespace, NamespaceOptions], ...]:
     found = []
     for labels, options in given.items():
         if not isinstance(options, Mapping) or options.keys() - NamespaceOptions.__annotations__.keys():
-            raise ArgumentTypeError(f"namespaces[{labels!r}] may have index and ttl, not {options!r}")
+            raise ArgumentTypeError(f"namespaces[{labels!r}] must have only index and ttl, not {options!r}")
         one: NamespaceOptions = {}
         if "index" in options:
             index = options["index"]
@@ -190,9 +190,9 @@ def _namespaces(given: Any) -> tuple[tuple[Namespace, NamespaceOptions], ...]:
 
 def _index(options: Mapping[str, Any]) -> Index:
     if not isinstance(options, Mapping):
-        raise ArgumentTypeError(f"index must be a mapping or several, not {type(options).__name__}")
+        raise ArgumentTypeError(f"index must be a mapping or a list of mappings, not {type(options).__name__}")
     if unknown := [one for one in options if one not in _KEYS]:
-        raise ArgumentTypeError(f"index has no key {unknown[0]!r}; it has {', '.join(_KEYS)}")
+        raise ArgumentTypeError(f"index must not have the key {unknown[0]!r}; it has {', '.join(_KEYS)}")
     name, dims = identifier("index name", options.get("name", "default")), options.get("dims")
     if isinstance(dims, bool) or not isinstance(dims, int) or dims < 1:
         raise ConfigurationError(f"index must have dims, the number of dimensions of its model, not {dims!r}")
@@ -205,12 +205,12 @@ def _index(options: Mapping[str, Any]) -> Index:
         raise ConfigurationError(f"kind must be 'hnsw' or 'flat' (exact searches only), not {kind!r}")
     if dims > _MAX_DIMS[vector_type]:
         raise ConfigurationError(
-            f"dims must be at most {_MAX_DIMS['vector']:,} of 'vector' and {_MAX_DIMS['halfvec']:,} of 'halfvec', "
-            f"and not {dims:,}"
+            f"dims must be at most {_MAX_DIMS['vector']:,} for 'vector' and {_MAX_DIMS['halfvec']:,} for 'halfvec', "
+            f"not {dims:,}"
         )
     for key, value in ann.items():
         if key not in _HNSW_KEYS or isinstance(value, bool) or not isinstance(value, int) or value < 2:
-            raise ConfigurationError(f"ann_index_config may have {', '.join(_HNSW_KEYS)} of 2 or more: {key}={value!r}")
+            raise ConfigurationError(f"ann_index_config must have {', '.join(_HNSW_KEYS)} of 2 or more: {key}={value}")
     distance = options.get("distance_type", "cosine")
     if distance not in OPERATORS:
         raise ConfigurationError(f"distance_type must be {', '.join(OPERATORS)}, not {distance!r}")
@@ -235,8 +235,8 @@ def minutes_of(ttl: Any) -> float:
     """Return a validated time to live in minutes.
 
     Raises:
-        ConfigurationError: If it is not a positive number of minutes in less than 1,000 years.
+        ConfigurationError: If the value is not a positive number of minutes in less than 1,000 years.
     """
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < 1000 * 366 * 24 * 60:
-        raise ConfigurationError(f"ttl must be a positive number of minutes, of less than 1,000 years, not {ttl!r}")
+        raise ConfigurationError(f"ttl must be a positive number of minutes in less than 1,000 years, not {ttl!r}")
     return float(ttl)

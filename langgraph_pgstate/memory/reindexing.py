@@ -1,4 +1,4 @@
-"""Embedding of items that an index lacks: those stored before it was made, and those whose model failed."""
+"""Embedding of items that an index lacks, because they were stored before it was made or because a model failed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def begin(db: Connection, queries: Queries, names: Sequence[str]) -> Any |
 
 
 async def claim(db: Connection, queries: Queries, names: Sequence[str], indexer: str) -> bool:
-    """Return whether a call may begin or continue to embed missing items. Only one may at a time. One statement."""
+    """Return whether a call may begin or continue to embed missing items; one call may at a time. One statement."""
     return await db.execute(queries.claim_indexing, {"names": [*names], "indexer": indexer}) == len(names)
 
 

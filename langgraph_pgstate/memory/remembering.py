@@ -67,17 +67,17 @@ class AsyncMemories:
         namespace: Sequence[str] | None = None,
         by: str | None = None,
     ) -> Memory:
-        """Store a memory. If it is known, count it as a duplicate.
+        """Store a memory, or count a duplicate of a stored memory.
 
         A content that differs from a memory of the same namespace and kind only in case, spaces and punctuation is a
         duplicate. The memory then gets the greater importance and the later end. A similar content (`merge_similarity`)
-        replaces the memory, whose old version is kept. It is one transaction, so of two equal calls at once one stores
-        the memory and the other counts. Embeddings are requested before it.
+        replaces the memory, whose old version is kept. All this is one transaction, so of two equal calls at once, one
+        stores the memory and the other counts a duplicate. Embeddings are requested before the transaction.
 
         Args:
             content: The text of the memory.
             kind: `fact`, `preference`, `interaction`, `summary`, or a kind of your own.
-            key: A name, such as `diet`. The memory replaces an earlier one of this name. By default a digest of the
+            key: A name, such as `diet`. The memory replaces an earlier memory of this name. By default a digest of the
                 content.
             user_id: User whom the memory is about.
             agent: Agent that stores it.
@@ -89,7 +89,7 @@ class AsyncMemories:
             run_id: Run of its origin; by default the running one of the thread.
             checkpoint_id: Checkpoint of its origin; by default that of the running superstep.
             message_id: Message that caused it.
-            namespace: The namespace; by default `("memories", "tenant", …, "user", …, "agent", …)`, of given parts.
+            namespace: The namespace; by default `("memories", "tenant", …, "user", …, "agent", …)`, of given ids.
             by: Name of the person or service that stores it; by default the user of the running graph.
 
         Raises:
@@ -115,7 +115,7 @@ class AsyncMemories:
         )
         origin = self.origin(by)
         if thread_id is not None and thread_id != origin.thread_id:
-            # The running run and checkpoint belong to another thread.
+            # The current run and checkpoint belong to another thread, so they are not the origin.
             origin = Origin(origin.changed_by, text_of("thread_id", thread_id))
         if run_id is not None:
             origin = origin._replace(run_id=text_of("run_id", run_id))
@@ -151,8 +151,8 @@ class AsyncMemories:
     ) -> list[Memory]:
         """Return memories, best match of a query first; without a query, last remembered first. Two round trips.
 
-        Only memories are read whose namespace begins with the given parts. With `user_id` alone these are the user's
-        memories of all agents. Memories that were stored with a tenant require it here, too.
+        Only memories whose namespace begins with the given parts are read. With `user_id` alone, these are the user's
+        memories of all agents. For memories that were stored with a tenant, `tenant_id` is required.
 
         Args:
             query: The text to search for.
@@ -167,7 +167,7 @@ class AsyncMemories:
                 age.
             importance_weight: Weight of the importance, from 0, the default, to 1. With 1, a memory of importance 1
                 counts three times as much as a memory of importance 0.
-            namespace: Labels with which the namespaces begin, instead of those made of the ids.
+            namespace: Labels with which the namespaces begin, instead of labels made from the ids.
 
         Raises:
             InvalidNamespaceError: If the namespace is invalid.
@@ -204,7 +204,7 @@ class AsyncMemories:
         purge: bool = False,
         by: str | None = None,
     ) -> int:
-        """Delete memories, and return their number. Items that are no memories are kept. Safe to repeat.
+        """Delete memories, and return their number. Items that are not memories are kept. Safe to repeat.
 
         Args:
             key: Only the memory with this key, in exactly the namespace of the other arguments. By default all memories
@@ -213,9 +213,9 @@ class AsyncMemories:
             agent: Agent that stored them.
             tenant_id: Tenant.
             kinds: Only these kinds.
-            namespace: The namespace, instead of the one made of the ids.
-            purge: Whether to delete their versions, too, also those of memories that were forgotten earlier. If not,
-                `restore` stores them again.
+            namespace: The namespace, instead of one made from the ids.
+            purge: Whether to delete the versions, too, also of memories that were forgotten earlier. If false,
+                `restore` can store the memories again.
             by: Name of the person or service that deletes them; by default the user of the running graph.
 
             Raises:
@@ -236,12 +236,12 @@ class AsyncMemories:
     ) -> list[MemoryVersion]:
         """Return the versions of an item, newest first, each with its value, author, time and run.
 
-        `history` of the store limits the number of earlier versions. Those of progress notes are all kept. An expired
-        item has no versions.
+        `history` of the store limits the number of earlier versions. All versions of progress notes are kept. An
+        expired item has no versions.
 
         Args:
             namespace: Namespace of the item, or of the memory.
-            key: Its key.
+            key: The key.
             limit: Maximum number of versions.
             before: Only versions before this one.
 
@@ -265,11 +265,11 @@ class AsyncMemories:
     ) -> MemoryVersion:
         """Store an earlier version of an item as a new version. The item may be deleted.
 
-        The new version expires when the current one would.
+        The new version expires at the time at which the current version would expire.
 
         Args:
             namespace: Namespace of the item, or of the memory.
-            key: Its key.
+            key: The key.
             version: Number of the version.
             expected_version: Restore only if this is the current version; 0 if the item is deleted. Any by default.
             by: Name of the person or service that restores it; by default the user of the running graph.
@@ -303,13 +303,13 @@ class AsyncMemories:
 
         Args:
             namespace: Namespace of the item, or of the memory.
-            key: Its key.
+            key: The key.
             value: The value. The text of a memory is its `content`.
             expected_version: The version that must be current.
             by: Name of the person or service that changes it; by default the user of the running graph.
 
             Raises:
-                StaleMemoryError: If another writer has changed or deleted it meanwhile. It names writer and time.
+                StaleMemoryError: If another writer has changed or deleted the item. The error names writer and time.
                 ConfigurationError: If an argument is invalid.
             SerializationError: If the value cannot be stored.
         """
@@ -319,7 +319,7 @@ class AsyncMemories:
         row = await self.runner.run(memories.version_to_change, self.queries, labels, name, expected)
         text = value.get(memories.CONTENT)
         if row[1] not in (None, NOTES) and not (isinstance(text, str) and text.strip()):
-            raise ConfigurationError("the value of a memory must have a text as its content")
+            raise ConfigurationError("value must have a text as its content, because the item is a memory")
         put, traits = await self.runner.compute(
             value, lambda: self._restored(labels, name, (json.loads(content), *row[1:]))
         )
@@ -331,14 +331,14 @@ class AsyncMemories:
         """Delete an item, memory or notes, if it has the expected version.
 
         Args:
-            namespace: Its namespace.
-            key: Its key.
+            namespace: The namespace.
+            key: The key.
             expected_version: The version that must be current.
-            purge: Whether to delete its versions, too. If not, `restore` stores it again.
+            purge: Whether to delete the item's versions, too. If false, `restore` can store the item again.
             by: Name of the person or service that deletes it; by default the user of the running graph.
 
             Raises:
-                StaleMemoryError: If another writer has changed or deleted it meanwhile. It names writer and time.
+                StaleMemoryError: If another writer has changed or deleted the item. The error names writer and time.
                 ConfigurationError: If an argument is invalid.
         """
         labels, name = labels_of(namespace), identifier("key", key)
@@ -386,12 +386,12 @@ class AsyncMemories:
         Unlike a search, it does not count reads and does not extend times to live.
 
         Args:
-            user_id: Only those about this user.
-            namespace: Only those whose namespace begins with these labels.
+            user_id: Only items about this user.
+            namespace: Only items whose namespace begins with these labels.
             kind: Only memories of this kind; `notes` for progress notes.
-            agent: Only those that this agent stored.
-            tenant_id: Only those of this tenant.
-            text: Only those whose value contains this text, in any case.
+            agent: Only items that this agent stored.
+            tenant_id: Only items of this tenant.
+            text: Only items whose value contains this text, regardless of case.
             limit: Page size, 1,000 at most.
             cursor: `next` of the previous page.
 
@@ -428,7 +428,7 @@ class AsyncMemories:
     async def notes(
         self, task_id: str, *, user_id: str | None = None, agent: str | None = None, tenant_id: str | None = None
     ) -> AsyncNotes:
-        """Return the progress notes of a task; empty ones if none are stored. One round trip.
+        """Return the progress notes of a task; empty notes if none are stored. One round trip.
 
         Args:
             task_id: The task.
@@ -456,7 +456,7 @@ class AsyncMemories:
         return put, Traits(kind, user_id, agent, tenant_id, importance, expires_at, digest)
 
     def origin(self, by: str | None) -> Origin:
-        """Return the origin of a memory that is stored now: the running graph, and `by` in place of its user."""
+        """Return the origin of a memory that is stored now: the running graph, and `by` or else its user."""
         origin = current_origin(self._run_of)
         return origin if by is None else origin._replace(changed_by=text_of("by", by))
 

@@ -3,7 +3,7 @@
 SELECT pg_advisory_xact_lock(hashtextextended(:key::text, 0));
 
 -- name: find_told
--- Return memories of a namespace with a key or, if the caller named no key, with a digest; the latter first.
+-- Return memories of a namespace with a key or, if the caller named no key, a digest. The latter come first.
 -- opens: memories.value from value with namespace = namespace
 -- seals: memories.digest from digest
 SELECT m.key, m.kind = :kind::text AND m.digest = :digest::text AS is_equal, m.value
@@ -37,8 +37,8 @@ WHERE m.kind IS NOT NULL AND (m.expires_at IS NULL OR m.expires_at > now())
 ORDER BY g.number;
 
 -- name: recall_as_of
--- Return a page of the memories of a range of namespaces that were valid at a time: those with most words of a query
--- first. What has expired by now is left out.
+-- Return a page of the memories of a range of namespaces that were valid at a time, sorted by their number of words of
+-- a query. Memories that have expired by now are left out.
 -- opens: memories.value from value
 -- leaves: memory_versions.value
 -- searches: memory_versions.value from query
@@ -88,8 +88,8 @@ ORDER BY r.rank_score DESC, r.valid_from DESC, r.namespace, r.key
 LIMIT :page_size::integer;
 
 -- name: find_memories
--- Return the keys of some memories of a range of namespaces: of a key and of kinds, if they are given. What has expired
--- is among them if `purges`.
+-- Return the keys of some memories of a range of namespaces, with a key and of kinds, if these are given. Expired
+-- memories are included only if `purges`.
 SELECT m.namespace, m.key FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[]
     AND coalesce(m.key = :key::text, true) AND m.kind IS NOT NULL
@@ -98,7 +98,7 @@ WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATO
 ORDER BY m.namespace, m.key LIMIT :page_size::integer;
 
 -- name: purge_versions
--- Delete some earlier versions of memories of a range of namespaces: of a key and of kinds, if they are given.
+-- Delete some earlier versions of memories of a range of namespaces, with a key and of kinds, if these are given.
 DELETE FROM /*schema*/memory_versions v USING (
     SELECT o.namespace, o.key, o.version FROM /*schema*/memory_versions o
     WHERE o.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND o.namespace OPERATOR(pg_catalog.<) :upper::text[]
@@ -109,7 +109,7 @@ DELETE FROM /*schema*/memory_versions v USING (
 WHERE v.namespace OPERATOR(pg_catalog.=) d.namespace AND v.key = d.key AND v.version = d.version;
 
 -- name: list_memory_versions
--- Return a page of the versions of an item, newest first: the current one and earlier ones. None if it has expired.
+-- Return a page of the current and earlier versions of an item, newest first; no row if the item has expired.
 -- opens: memories.value from value
 -- leaves: memory_versions.value
 SELECT a.namespace, a.key, a.version, a.value, a.kind, a.importance, a.valid_from, a.valid_to, a.is_deleted,
@@ -134,7 +134,7 @@ ORDER BY a.version DESC
 LIMIT :page_size::integer;
 
 -- name: get_version_to_restore
--- Return a version of an item with what it has beside its value, and how the item is indexed and when it ends now.
+-- Return a version of an item with its value and properties, and the item's present index fields and expiry.
 -- opens: memories.value from value
 -- leaves: memory_versions.value
 SELECT a.value, a.kind, a.user_id, a.agent, a.tenant_id, a.importance, n.index_fields,

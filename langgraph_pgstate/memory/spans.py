@@ -24,7 +24,7 @@ def recorded(
     """Record each call of a method of a store as a span, if a recorder records the run that calls it.
 
     Args:
-        operation: Its operation, by OpenTelemetry's names.
+        operation: The method's operation, by OpenTelemetry's names.
         told: Returns the key of the record and the query, from the method's arguments.
     """
 

@@ -70,7 +70,7 @@ from langgraph_pgstate.schema.tenancy import of_tenant
 
 T = TypeVar("T")
 
-# Seconds that puts, or gets, wait for calls in progress; and the maximum of gets in one statement.
+# Maximum seconds for which puts and gets wait for calls in progress; maximum number of gets in one statement.
 _PATIENCE: Final = 0.02
 _GETS: Final = 100
 
@@ -82,7 +82,7 @@ class _Sorted:
         self.gets: list[tuple[int, GetOp]] = []
         self.searches: list[tuple[int, SearchOp]] = []
         self.listings: list[tuple[int, dict[str, Any]]] = []
-        # The last one of several puts of one item counts.
+        # Of several puts of one item, the last one counts.
         self.puts: dict[tuple[Namespace, str], Put | None] = {}
 
 
@@ -99,7 +99,7 @@ class _Store(BaseStore):
     _accesses: Accesses
     _run_of: RunOf | None = None
     _counts_reads: bool = True
-    # Gatherings of puts and gets of several tasks; `None` if each call is run alone.
+    # Run puts and gets of several tasks together; `None` if each call is run alone.
     _puts: Gathering[Batch, None] | None = None
     _gets: Gathering[Sequence[tuple[Namespace, str]], list[Row | None]] | None = None
 
@@ -195,8 +195,8 @@ class _Store(BaseStore):
 class AsyncPGMemoryStore(AsyncMemories, _Store):
     """Async twin of `PGMemoryStore`, bound to the event loop that created it.
 
-    Its blocking methods can be called from other threads. On the loop's own thread they raise an error, because they
-    would never return.
+    Its blocking methods can be called from other threads. On the loop's own thread these methods raise an error,
+    because they would never return.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         """Apply missing migrations, and make the indexes. Safe to repeat, and in several processes at once.
 
         Raises:
-            ConfigurationError: If an index of the name exists with other options.
+            ConfigurationError: If an index with the same name but other options exists.
         """
         await self._whole.run(schema_setup.setup, self.queries)
         await self._whole.run(setup_indexes, self.queries, self.settings.indexes)
@@ -450,28 +450,28 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
                 except Exception as error:
                     if not is_model_error(error):
                         raise
-                    # The item is stored without embeddings: it is found by words, and indexed later.
+                    # The item is stored without embeddings. It is found by words, and indexed later.
                     report_failure(error, len(texts))
                     one, is_unindexed = Embedded(index), True
             found.append(one)
         return found, is_unindexed
 
     async def _indexes(self) -> tuple[OpenIndex, ...]:
-        # An incomplete index may be complete now.
+        # The indexes are read again while one was incomplete, because it may be complete now.
         if self._open is None or not all(one.is_complete for one in self._open):
             self._open = await self.runner.run(open_indexes, self.queries, self.settings.indexes)
         return self._open
 
     async def sweep_ttl(self) -> int:
-        """Delete expired items, and return their number. `maintain` and workers do it, too."""
+        """Delete expired items, and return their number. `maintain` and workers call this, too."""
         return await self.runner.run(items.sweep, self.queries)
 
     async def reindex(self) -> int:
-        """Embed items that the indexes lack: those stored before an index was made, and those whose model failed.
+        """Embed items that the indexes lack, because they were stored before an index was made or a model failed.
 
-        Also put new items of large namespaces into the approximate indexes. Afterwards, searches use a new index. It
-        works in batches, so puts and searches continue; safe to stop and to repeat. Servers and workers do it every
-        minute. Only one call of all processes embeds at a time.
+        Also put new items of large namespaces into the approximate indexes. Afterwards, searches use new indexes. The
+        call works in batches, so puts and searches continue; safe to stop and to repeat. Servers and workers call it
+        every minute. Of all processes, only one call embeds at a time.
 
         Returns:
             The number of items that were embedded; 0 if another call is embedding.
@@ -526,14 +526,14 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
 
         Raises:
             NotFoundError: If there is no such index.
-            ConfigurationError: If it is among the options of this store.
+            ConfigurationError: If the index is among the options of this store.
         """
         if any(one.name == name for one in self.settings.indexes):
-            raise ConfigurationError(f"index {name!r} is used by this store: leave it out of the options first")
+            raise ConfigurationError(f"index {name!r} must not be among the options of this store: leave it out first")
         await self.runner.run(drop_index, self.queries, name)
 
     async def move_large_namespaces(self) -> int:
-        """Put the items of namespaces that have become large into the approximate indexes. `maintain` does it, too.
+        """Put the items of namespaces that have become large into the approximate indexes. `maintain` calls this, too.
 
         Returns:
             The number of items.
@@ -541,7 +541,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return await large.move_large_namespaces(self.runner, self.queries)
 
     async def flush(self) -> None:
-        """Write waiting counts of reads. Counts that cannot be written wait further; on a standby they are dropped."""
+        """Write waiting counts of reads. Counts that cannot be written go on waiting; on a standby they are dropped."""
         others = {task for task in self._flushing if task is not asyncio.current_task()}
         if others:
             await asyncio.wait(others)

@@ -29,7 +29,7 @@ class Text(NamedTuple):
     """One text of a value.
 
     Attributes:
-        field: Its path, with a number if one path has several texts.
+        field: Path of the text, with a number if the path has several texts.
         text: The text.
     """
 
@@ -41,7 +41,7 @@ def fields_of(fields: Any, *, name: str) -> tuple[str, ...]:
     """Return validated paths of fields.
 
     Raises:
-        ConfigurationError: If they are not a list of paths.
+        ConfigurationError: If the fields are not a list of paths.
     """
     found = (fields,) if isinstance(fields, str) else fields
     if not isinstance(found, Sequence) or not all(isinstance(one, str) and one for one in found):
@@ -52,7 +52,7 @@ def fields_of(fields: Any, *, name: str) -> tuple[str, ...]:
 
 
 def texts_of(value: Mapping[str, Any], fields: Sequence[str]) -> list[Text]:
-    """Return the texts of some fields of a value. Missing fields have none."""
+    """Return the texts of some fields of a value. Missing fields have no texts."""
     return [*_texts(value, fields)]
 
 
@@ -72,9 +72,9 @@ def _json(value: Any, depth: int = 0) -> str:
     """Return a value as JSON. Many values are encoded by several calls, so that none holds the GIL for long.
 
     Raises:
-        TypeError: If it holds a type that JSON cannot represent.
-        ValueError: If it holds a number that is not finite, or contains itself.
-        RecursionError: If it is nested too deeply.
+        TypeError: If the value holds a type that JSON cannot represent.
+        ValueError: If the value holds a number that is not finite, or contains itself.
+        RecursionError: If the value is nested too deeply.
     """
     kind = type(value)
     if kind not in (dict, list, tuple) or depth > _MAX_PARTED or not has_many_values(value):
@@ -84,7 +84,7 @@ def _json(value: Any, depth: int = 0) -> str:
         if not has_many_values(some):
             parts.append(_dumps(dict(some) if kind is dict else some)[1:-1])
         elif kind is dict:
-            # The encoded key with its colon.
+            # The first part is the encoded key with its colon.
             parts += [_dumps({key: 0})[1:-2] + _json(item, depth + 1) for key, item in some]
         else:
             parts += [_json(item, depth + 1) for item in some]
@@ -95,8 +95,8 @@ def json_value(value: Any) -> str:
     """Return the value of an item as JSON.
 
     Raises:
-        ConfigurationError: If it is not a mapping.
-        SerializationError: If it cannot be represented as JSON, or PostgreSQL cannot store it.
+        ConfigurationError: If the value is not a mapping.
+        SerializationError: If the value cannot be represented as JSON, or PostgreSQL cannot store it.
     """
     if not isinstance(value, Mapping):
         raise ArgumentTypeError(f"value must be a mapping, not {type(value).__name__}")
@@ -106,5 +106,5 @@ def json_value(value: Any) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise SerializationError("value", value, error) from None
     if "\\u0000" in text and has_nul(value):
-        raise SerializationError("value", value, ConfigurationError("it holds NUL, which PostgreSQL cannot store"))
+        raise SerializationError("value", value, ConfigurationError("it must not hold NUL"))
     return text

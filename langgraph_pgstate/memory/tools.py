@@ -145,7 +145,7 @@ async def _told(call: Awaitable[Any]) -> Any:
     """Return the result of a call.
 
     Raises:
-        ToolException: If an argument is invalid. The model gets its message.
+        ToolException: If an argument is invalid. The model gets the error's message.
     """
     try:
         return await call

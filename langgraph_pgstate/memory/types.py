@@ -14,8 +14,8 @@ class FoundItem(SearchItem):
 
     Attributes:
         score: Similarity to the query by the index's distance; `None` if it was found by words alone.
-        vector_rank: Its rank by similarity, from 1; `None` if it has no embedding.
-        words_rank: Its rank by words, from 1; `None` if it has no word of the query.
+        vector_rank: The rank by similarity, from 1; `None` if it has no embedding.
+        words_rank: The rank by words, from 1; `None` if it has no word of the query.
         kind: Kind of the memory; `None` for an item of the store.
         importance: Importance of the memory, if it was given.
         rank_score: The score by which items are sorted: the fused ranks, with importance and age.
@@ -51,12 +51,12 @@ class MemoryVersion:
     """One version of an item.
 
     Attributes:
-        namespace: Its namespace.
-        key: Its key.
-        version: Its number, from 1.
+        namespace: The namespace.
+        key: The key.
+        version: The number, from 1.
         value: The stored value.
         kind: Kind of the memory.
-        importance: Importance it had.
+        importance: Importance of the memory in this version.
         valid_from: Time from which it was valid.
         valid_to: Time at which it was replaced or deleted; `None` for the current version.
         is_deleted: Whether the item was deleted then.
@@ -90,8 +90,8 @@ class Memory:
     """A memory: a text that an agent keeps beyond a conversation.
 
     Attributes:
-        namespace: Its namespace.
-        key: Its key within the namespace.
+        namespace: The namespace.
+        key: The key within the namespace.
         version: Number of the version, from 1.
         content: The remembered text.
         metadata: Further data of the application.
@@ -112,8 +112,8 @@ class Memory:
         checkpoint_id: Checkpoint of the superstep that stored it.
         message_id: Message that caused it.
         score: Similarity to the query; `None` without embeddings.
-        vector_rank: Its rank by similarity, from 1.
-        words_rank: Its rank by words, from 1.
+        vector_rank: The rank by similarity, from 1.
+        words_rank: The rank by words, from 1.
         rank_score: The score by which memories are sorted: relevance, importance and age.
     """
 
@@ -149,11 +149,11 @@ class StoredItem:
     """A stored item, memory or progress notes.
 
     Attributes:
-        namespace: Its namespace.
-        key: Its key.
+        namespace: The namespace.
+        key: The key.
         version: Number of the version, from 1.
         value: The stored value.
-        kind: Kind of the memory; `notes` of progress notes, `None` of an item of the store.
+        kind: Kind of the memory; `notes` for progress notes, `None` for other items.
         user_id: User whom it is about.
         agent: Agent that stored it.
         tenant_id: Tenant.
@@ -202,11 +202,11 @@ class Cause:
     """A message that has caused a memory.
 
     Attributes:
-        role: Its role.
+        role: The role.
         text: The beginning of its text.
         checkpoint_ns: Namespace of the checkpoint that added it.
         checkpoint_id: That checkpoint.
-        channel: Its channel.
+        channel: The channel.
     """
 
     role: str | None
@@ -222,7 +222,7 @@ class Caused:
 
     Attributes:
         namespace: Namespace of the item.
-        key: Its key.
+        key: The key.
         version: Number of the version.
         value: The stored value.
         kind: Kind of the memory.

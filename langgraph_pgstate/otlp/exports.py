@@ -48,9 +48,9 @@ class EndedSpan(NamedTuple):
         thread_id: The thread.
         run_id: The run.
         span_id: The span.
-        started_at: Its start.
-        ended_at: Its end.
-        parent_span_id: Its parent; `None` for the root of an attempt.
+        started_at: The start.
+        ended_at: The end.
+        parent_span_id: The parent; `None` for the root of an attempt.
         parent_started_at: Start of the parent; `None` if there is no such span.
         kind: As in `Span`.
         name: As in `Span`.

@@ -1,6 +1,6 @@
 -- name: count_threads_by_status
--- Return the number and mean duration of threads that were active in a period, by agent and status, most first. Reads
--- at most a number of threads, the newest. The last column is the number of read threads.
+-- Return the number and mean duration of threads that were active in a period, by agent and status, in descending order
+-- of the number. Reads a maximum number of the newest threads. The last column is the number of read threads.
 -- matches: threads.metadata from scope
 SELECT t.agent, t.status, count(*), avg(extract(epoch FROM t.updated_at - t.created_at))::double precision,
     max(t.updated_at), (sum(count(*)) OVER ())::bigint
@@ -20,7 +20,8 @@ LIMIT :page_size;
 
 -- name: measure_runs
 -- Return outcomes, durations, supersteps, tokens and cost of runs that began in a period, by the keys that `by` names,
--- most first. Reads at most a number of runs, the newest. The last column is the number of read runs.
+-- in descending order of the number of runs. Reads a maximum number of the newest runs. The last column is the number
+-- of read runs.
 SELECT
     CASE WHEN 'agent' = ANY(:by::text[]) THEN r.agent END,
     CASE WHEN 'release' = ANY(:by) THEN r.release END,
@@ -57,7 +58,7 @@ ORDER BY 6 DESC, 1, 2, 3, 4, 5
 LIMIT :page_size;
 
 -- name: measure_runs_with_scope
--- Return the same of the runs of threads that a caller may see: the most recently updated ones.
+-- Return the columns of `measure_runs` for threads that a caller may see. Reads the most recently updated threads.
 -- matches: threads.metadata from scope
 SELECT
     CASE WHEN 'agent' = ANY(:by::text[]) THEN r.agent END,

@@ -1,4 +1,4 @@
-"""Budgets of money, and what is spent of them. The costs of deleted runs count, too."""
+"""Budgets of money, and how much of them is spent. The costs of deleted runs count, too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Owner(NamedTuple):
 
     Attributes:
         scope: `tenant`, `user`, `agent` or `key`.
-        name: Its name.
+        name: The name.
     """
 
     scope: str
@@ -77,7 +77,7 @@ async def put_budget(db: Connection, queries: Queries, budget: dict[str, Any]) -
 
 
 async def list_budgets(db: Connection, queries: Queries) -> list[Budget]:
-    """Return all budgets by scope and name, with what is spent. Three statements at most; reads today's model calls."""
+    """Return all budgets by scope and name, with the spending. Three statements at most; reads today's model calls."""
     rows = await db.fetch(queries.list_budgets, {})
     owners = [Owner(scope, name) for scope, name, _ in rows if name != EACH]
     spending = await read_spending(db, queries, owners, tuple)
@@ -146,7 +146,7 @@ def cost_of(
 
 
 async def gather_costs(db: Connection, queries: Queries, thread_id: str) -> bool:
-    """Move a thread's journal entries into the tables if there are budgets. Call it before its record is deleted.
+    """Move a thread's journal entries into the tables if there are budgets. Call it before deleting the record.
 
     One statement if there are no budgets; safe to repeat.
 
@@ -160,7 +160,7 @@ async def gather_costs(db: Connection, queries: Queries, thread_id: str) -> bool
 
 
 async def keep_costs(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str] | None = None) -> None:
-    """Store today's costs of a thread's model calls. Call it in the transaction that deletes them, before they are.
+    """Store today's costs of a thread's model calls. Call it in the transaction that deletes the calls, before that.
 
     Args:
         db: The connection.

@@ -22,7 +22,7 @@ WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:che
 ORDER BY checkpoint_id;
 
 -- name: hold_present
--- Return the same, and lock these checkpoints against deletion until the transaction ends.
+-- Return the rows of `find_present`, and lock these checkpoints against deletion until the transaction ends.
 SELECT checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[])
 ORDER BY checkpoint_id
@@ -37,7 +37,7 @@ FROM /*schema*/messages
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: infer_thread_status
--- Set the status of a thread without recorded runs to the one that follows from its newest checkpoint.
+-- Set the status of a thread without recorded runs to the status that follows from its newest checkpoint.
 UPDATE /*schema*/threads AS t SET status = found.status
 FROM (
     SELECT CASE WHEN bool_or(w.idx = -3) THEN 'interrupted' WHEN bool_or(w.idx = -1) THEN 'error' ELSE 'idle' END AS status

@@ -54,7 +54,7 @@ async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Se
         "holder_ids": [holder_id or "" for _, _, holder_id, _ in dead],
         "known_dead": [run_id for _, run_id, _, known in dead if known],
     }
-    # One transaction: an ended run is not found again, so nothing of it may remain to be done.
+    # All steps are one transaction, because a later call does not find a run that has ended.
     async with db.transaction():
         rows = await db.fetch(queries.settle_runs, parameters)
         settled = [run_id for run_id, _ in rows]

@@ -4,7 +4,7 @@ Most checkpoints hold no value of a DeltaChannel. LangGraph rebuilds it from the
 are stored under the checkpoint's parent before the checkpoint, even if the process that stored them has died. So a put
 only records that there were writes, and this module reads them, maybe in a process without the graph. It applies them
 as a reducer of messages does: by id, a message appends or replaces, a `RemoveMessage` removes. Where reducers differ,
-the put records the rules of this one (`MessageRules`). Its other effects are recorded with the next snapshot.
+the put records the rules of the channel's reducer (`MessageRules`). The next snapshot records its other effects.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ async def note_action(
         by: Name of the person.
         thread_id: The thread; `schedule:NAME` or `worker:ID` for an action that belongs to no thread.
         run_id: The run.
-        details: Facts about it, as JSON types.
+        details: Facts about the action, as JSON types.
         checkpoint_id: The checkpoint.
     """
     payload = {**(details or {}), "action": action, "by": identifier("by", by)}
@@ -123,12 +123,12 @@ async def check_not_done(
         queries: The queries of the schema.
         action: The action.
         thread_id: The thread, as for `note_action`.
-        within: How far back the same action counts.
-        checkpoint_id: Only actions on this checkpoint; any of the thread by default.
+        within: Time within which an earlier action counts.
+        checkpoint_id: Only actions on this checkpoint; by default all actions on the thread.
         run_id: The run that the action makes. An earlier action that made the same run does not count.
 
     Raises:
-        AlreadyDoneError: If a person has done it.
+        AlreadyDoneError: If a person has done the action.
     """
     await db.fetch(queries.lock_action, {"key": f"{action} {thread_id}"})
     key = {"action": action, "thread_id": thread_id, "within": within}

@@ -12,7 +12,7 @@ ORDER BY CASE WHEN :newest_first THEN v.event_id END DESC, v.event_id
 LIMIT :page_size;
 
 -- name: add_event
--- Record an event of a thread, unless the last hour has it: a repeated call is found by the suffix of its id.
+-- Record an event of a thread, unless the same call (the suffix of the event's id) has stored it in the last hour.
 -- seals: events.payload
 WITH new AS MATERIALIZED (
     SELECT now() AS at,
@@ -35,8 +35,8 @@ RETURNING thread_id, event_id;
 SELECT pg_advisory_xact_lock(hashtextextended(:key::text, 0));
 
 -- name: find_action
--- Return the newest event of an action on a thread, or on one of its checkpoints, within a time, other than that of a
--- run. Runs after `lock_action`.
+-- Return the newest event of an action on a thread, or on one of its checkpoints, within a time. An event of a given
+-- run does not count. Runs after `lock_action`.
 -- opens: events.payload with kind = 'action'
 SELECT v.created_at, v.payload FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text

@@ -91,7 +91,7 @@ def request_feedback(
 
 
 async def put_feedback(db: Connection, queries: Queries, codec: ValueCodec, parameters: dict[str, Any]) -> Feedback:
-    """Store feedback, or replace what was stored under its id. One statement; safe to repeat.
+    """Store feedback, or replace the feedback under its id. One statement; safe to repeat.
 
     Raises:
         NotFoundError: If there is no such run, or it has no such span.
@@ -121,7 +121,7 @@ def list_feedback(codec: ValueCodec, **filters: Any) -> Read[Page[Feedback]]:
     at, cursor_thread, cursor_run, cursor_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, "", "", ""))
     thread_id = filters.get("thread_id")
     if thread_id is None and filters.get("run_id") is not None:
-        raise ConfigurationError("run_id requires thread_id")
+        raise ConfigurationError("thread_id must be given with run_id")
     parameters = {
         "thread_id": None if thread_id is None else thread_id_of(thread_id),
         **texts_of(filters, "run_id", "name", "source"),
@@ -230,9 +230,9 @@ class AsyncRunFeedback:
             score: The score, on any scale; true is 1 and false 0.
             comment: A text. A serializer of the caller's own encodes it.
             span_id: The judged span; by default the whole run is judged.
-            by: Name of the person or program that gives it.
+            by: Name of the person or program that gives the feedback.
             source: `human`, `model` or `program`.
-            feedback_id: Id of the feedback; a new one by default. What was stored under it is replaced.
+            feedback_id: Id of the feedback; a new one by default. Earlier feedback under this id is replaced.
 
         Raises:
             NotFoundError: If there is no such run or span.

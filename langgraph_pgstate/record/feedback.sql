@@ -1,6 +1,6 @@
 -- name: put_feedback
--- Store feedback on a run or on one of its spans, or replace what was stored under its id. Return it, or no row if there
--- is no such run or span.
+-- Store feedback on a run or on one of its spans, or replace the feedback under its id. Return the feedback, or no row
+-- if there is no such run or span.
 -- seals: feedback.comment
 -- seals: feedback.value
 -- opens: feedback.comment
@@ -49,8 +49,8 @@ DELETE FROM /*schema*/feedback
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND feedback_id = :feedback_id::text;
 
 -- name: average_feedback
--- Return scores and comments by name and by the keys that `by` names, most first, of the newest feedback of a time, at
--- most a number of rows; the total is the last column.
+-- Return scores and comments of a period by name and by the keys that `by` names, in descending order of their number.
+-- Reads a maximum number of the newest rows. The last column is the number of read rows.
 -- leaves: feedback.comment
 -- leaves: feedback.value
 SELECT j.name,
@@ -69,7 +69,7 @@ FROM (
             AND (:until::timestamptz IS NULL OR g.created_at < :until)
         ORDER BY g.created_at DESC LIMIT :most
     ) AS f CROSS JOIN LATERAL (
-        -- Looked up one by one, because a join may read all runs.
+        -- `OFFSET 0` makes the planner look up each run. A join may read all runs.
         SELECT n.agent, n.release, n.user_id, n.tenant_id FROM /*schema*/runs n
         WHERE n.thread_id = f.thread_id AND n.run_id = f.run_id OFFSET 0
     ) AS r
@@ -86,7 +86,7 @@ ORDER BY 5 DESC, 1, 2, 3, 4
 LIMIT :page_size;
 
 -- name: average_feedback_with_scope
--- Return the same of the feedback of threads that a caller may see: the most recently updated ones.
+-- Return the columns of `average_feedback` for threads that a caller may see. Reads the most recently updated threads.
 -- matches: threads.metadata from scope
 -- leaves: feedback.comment
 -- leaves: feedback.value
@@ -111,7 +111,7 @@ FROM (
             AND (:until::timestamptz IS NULL OR g.created_at < :until)
         ORDER BY g.created_at DESC LIMIT :most
     ) AS f CROSS JOIN LATERAL (
-        -- Looked up one by one, because a join may read all runs.
+        -- `OFFSET 0` makes the planner look up each run. A join may read all runs.
         SELECT n.agent, n.release, n.user_id, n.tenant_id FROM /*schema*/runs n
         WHERE n.thread_id = f.thread_id AND n.run_id = f.run_id OFFSET 0
     ) AS r

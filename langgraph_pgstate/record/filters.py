@@ -20,7 +20,7 @@ class FailedRunFilter(OwnerFilter, total=False):
         scope: Only runs of threads whose metadata contain this. Use it to limit what a caller sees.
         by: Sort key, the greatest first: `started_at` (default), `cost`, `duration` or `tokens`. The last three sort
             only the newest 10,000 runs that pass the other filters. The duration of a running run counts until now.
-        model: Only runs that called this model, among the first 2,000 in that order. Not with `by="started_at"`.
+        model: Only runs that called this model, among the first 2,000 in the order of `by`; not with `started_at`.
     """
 
     since: Moment | None
@@ -37,7 +37,7 @@ class RunFilter(FailedRunFilter, total=False):
     Attributes:
         thread_id: Only runs of this thread.
         status: Only runs of this status: `pending`, `running`, `interrupted`, `success`, `error` or `cancelled`.
-        offset: Number of runs that are left out.
+        offset: Number of runs to skip.
     """
 
     thread_id: str | None

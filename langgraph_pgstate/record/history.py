@@ -63,7 +63,7 @@ class AsyncRunHistory:
     async def sums(self, *, only_failed: bool = False, **filters: Unpack[RunFilter]) -> RunSums:
         """Return the cost of the model calls of runs, by thread and by model. One round trip.
 
-        The newest 1,000 runs that pass the filters are summed. With `model=`, only the calls of that model are.
+        The newest 1,000 runs that pass the filters are summed. With `model=`, only calls of that model are summed.
 
         Args:
             only_failed: Only runs that failed or whose process died.
@@ -174,10 +174,10 @@ class AsyncRunHistory:
             since: Only threads that were active, runs that began and feedback that was given at this time or later; a
                 timedelta counts back from now; `None` for all.
             until: Only threads, runs and feedback before this time.
-            agent: Only those of this agent.
-            user_id: Only those of this user.
-            tenant_id: Only those of this tenant.
-            scope: Only those of threads whose metadata contain this.
+            agent: Only data of this agent.
+            user_id: Only data of this user.
+            tenant_id: Only data of this tenant.
+            scope: Only data of threads whose metadata contain this.
             limit: Maximum number of rows of each kind, 1,000 at most.
 
         Raises:

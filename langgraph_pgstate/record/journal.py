@@ -34,7 +34,7 @@ _PAGE: Final = 200
 # `take_entries` raises an error with this prefix if an entry was taken already.
 _TAKEN: Final = "pgstate-journal:"
 _THREAD_PAGE: Final = 200
-# What `put_new_threads` reads of a run's row.
+# Columns of a run's row that `put_new_threads` reads.
 _OF_THREAD: Final = ("thread_id", "agent", "user_id", "tenant_id", "is_new", "has_thread")
 
 
@@ -236,7 +236,7 @@ async def _move(db: Connection, queries: Queries, batch: _Batch, is_audited: boo
             return False
         if not is_refusal(error):
             raise
-    # The database refuses a row: write the others without it.
+    # The database has refused a row, so the other rows are written without it.
     try:
         async with db.transaction():
             if taking:
@@ -287,7 +287,7 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
     }
     if journal_entry.runs:
         if journal_entry.begun:
-            # Without what the runs are given: only statements that store content encrypt it.
+            # These rows leave out content, because only statements that store content encrypt it.
             runs = map(orjson.loads, journal_entry.runs)
             threads = [{name: run.get(name) for name in _OF_THREAD} for run in runs if run.get("is_new")]
             found.append((queries.put_new_threads, {"rows": orjson.dumps(threads).decode()}))
@@ -297,7 +297,7 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
             (queries.put_spans, {**among, "rows": _array(journal_entry.spans), "semconv_version": _SEMCONV_VERSION})
         )
     if journal_entry.begun:
-        # After the spans, some of which an earlier attempt may have left running in the same batch.
+        # This statement follows the spans, because an earlier attempt may have left spans of this batch running.
         found.append((queries.settle_attempts, begun))
     if journal_entry.events:
         found.append((queries.put_events, {**among, "rows": _array(journal_entry.events)}))
@@ -310,7 +310,7 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
         }
         found.append((queries.total_runs, ended))
     if journal_entry.begun or journal_entry.ended:
-        # In this transaction, so that a crash after it cannot leave the thread `busy`.
+        # The status is set in the same transaction, so that a crash after it cannot leave the thread `busy`.
         found.append(
             (
                 queries.refresh_thread_statuses,

@@ -34,7 +34,7 @@ class StateMessage:
     Attributes:
         id: The message's id, or an id derived from its content.
         mark: Digest of its columns.
-        row: Its columns.
+        row: The columns.
     """
 
     id: str
@@ -142,7 +142,7 @@ def segment_ids_of(entry: Entry) -> Iterable[int]:
 
 
 def state_message(value: Any) -> StateMessage | None:
-    """Return an element of a list as a message, or `None` if it is none."""
+    """Return an element of a list as a message, or `None` if it is not a message."""
     if not is_message(value):
         return None
     row = message_row(value)

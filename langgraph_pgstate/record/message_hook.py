@@ -28,7 +28,8 @@ from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.options import MAX_KEY_BYTES
 from langgraph_pgstate.schema.queries import Statement
 
-# Prefix of LangGraph's own channels. These two hold the application's whole state, in a list graph and in a function.
+# Prefix of LangGraph's own channels. Two of them hold the application's whole state: `__root__` of a graph whose state
+# is a list, and `__previous__` of an `@entrypoint`.
 _OWN_CHANNELS: Final = "__"
 _STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
 _ID_BYTES: Final = 256
@@ -41,8 +42,8 @@ _Named = tuple[int, BaseMessage, str]
 class MessageHook:
     """A hook that records the messages of each put. Safe to share between threads.
 
-    A process's first put on a thread sends all messages of its channels, which records those stored without this hook.
-    Existing rows are kept. The messages of a DeltaChannel are completed by its next snapshot.
+    A process's first put on a thread sends all messages of its channels. So messages that were stored without this hook
+    are recorded, too. Existing rows are kept. The messages of a DeltaChannel are completed by its next snapshot.
     """
 
     def __init__(self) -> None:
@@ -184,7 +185,7 @@ def _is_of_messages(change: ListChange) -> bool:
     if not may_hold_messages(change.channel):
         return False
     if not change.value:
-        # A list that was emptied; if it held no messages, none are found.
+        # The emptied list may have held messages. If it did not, no recorded messages are found.
         return not change.is_appended
     return any(is_message(element) for element in change.value)
 

@@ -95,8 +95,8 @@ ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
     output_tokens = excluded.output_tokens;
 
 -- name: reconcile_messages
--- Compare a channel's messages at a checkpoint, or only the named ones, with those of its branch before, and store
--- which were added, edited, moved and removed, if that checkpoint exists. New ones among the named come last.
+-- Compare a channel's messages at a checkpoint, or only named messages, with the messages of the branch before it.
+-- Store which messages were added, edited, moved and removed, if the checkpoint exists. New named messages come last.
 -- seals: messages.content from messages.content
 -- seals: messages.tool_calls from messages.tool_calls
 WITH RECURSIVE head AS MATERIALIZED (
@@ -141,7 +141,7 @@ WITH RECURSIVE head AS MATERIALIZED (
             e.message_id IS NULL OR (e.role, e.agent, e.content, e.tool_calls, e.tool_call_id)
                 IS DISTINCT FROM (n.role, n.agent, n.content, n.tool_calls, n.tool_call_id)
         ) AS is_changed,
-        -- Messages added at a checkpoint come after all that were added before it.
+        -- Messages added at a checkpoint come after all messages that were added before it.
         e.message_id IS NULL OR n.is_moved IS TRUE
             OR (:named_ids IS NULL AND e.rank < lag(e.rank) OVER (ORDER BY p.number)) AS is_out_of_place
     FROM unnest(:present_ids::text[]) WITH ORDINALITY AS p (message_id, number)
@@ -177,7 +177,7 @@ WITH RECURSIVE head AS MATERIALIZED (
     FROM earlier e
     WHERE e.message_id <> ALL(:present_ids) AND EXISTS (SELECT 1 FROM head)
 ), stale AS (
-    -- The checkpoint was stored before with other messages.
+    -- An earlier put of this checkpoint may have stored other messages.
     DELETE FROM /*schema*/messages
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
         AND channel = :channel AND message_id NOT IN (SELECT c.message_id FROM changes c)
@@ -206,8 +206,8 @@ ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
     output_tokens = excluded.output_tokens;
 
 -- name: rebase_messages
--- Store with each checkpoint of the root namespace whose parent is about to be deleted all messages of its branch, and
--- the texts of removed ones, so that no older rows are needed.
+-- For each checkpoint of the root namespace whose parent is about to be deleted, store all messages of its branch, and
+-- the texts of removed messages, so that no older rows are needed.
 -- leaves: messages.content
 -- leaves: messages.tool_calls
 INSERT INTO /*schema*/messages (

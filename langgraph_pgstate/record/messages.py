@@ -126,7 +126,7 @@ def _of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
 
 
 def _window(messages: Sequence[Change], last: int | None, max_tokens: int | None) -> list[Change]:
-    """Return a conversation's opening system messages and its last `last` others, or as many as fit `max_tokens`.
+    """Return a conversation's opening system messages, and its `last` newest others or as many as fit `max_tokens`.
 
     The opening messages count among the tokens, but are never left out.
     """
@@ -238,7 +238,7 @@ class AsyncMessages:
             thread_id: The thread.
             last: Number of messages besides the opening system messages.
             max_tokens: Token limit, opening system messages included. A model's message counts the reported output
-                tokens, any other one token per four bytes; each message counts three more.
+                tokens. Any other message counts one token per four bytes. Each message counts three tokens more.
             checkpoint_id: The branch's end; by default the newest checkpoint of the root namespace.
             channel: The channel; by default `messages`, or the last changed channel if the graph has no `messages`.
 
@@ -285,13 +285,13 @@ class AsyncMessages:
             found = await self._window(address, channel, budget)
             if found is not None:
                 return found
-        raise ConflictError(f"{address} could not be read: it is deleted or replaced again and again")
+        raise ConflictError(f"{address} could not be read: other calls keep deleting or replacing it")
 
     async def _window(self, address: Address, channel: str, budget: Budget) -> list[BaseMessage] | None:
         run, parts = self._states.run, (self._queries, self._codec)
         pages = await run(open_pages, *parts, self._versions, address, channel, budget.keep)
         while pages is not None:
-            # Counting needs no connection.
+            # Tokens are counted without a connection.
             head, tail, is_whole = pages.head, pages.tail, not pages.left
             if is_whole:
                 head, tail = [], head + tail
@@ -323,7 +323,7 @@ class AsyncMessages:
 
         Args:
             query: As for `search`.
-            thread_ids: The threads, at most 1,000. Those without such a message are left out.
+            thread_ids: The threads, at most 1,000. Threads without such a message are left out.
 
         Raises:
             ConfigurationError: If the query is empty or an argument is invalid.

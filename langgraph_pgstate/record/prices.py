@@ -38,7 +38,7 @@ async def set_price(db: Connection, queries: Queries, price: Price) -> None:
 
 
 async def list_prices(db: Connection, queries: Queries, model: str | None = None) -> list[Price]:
-    """Return all prices, or those of one model, each model's newest first."""
+    """Return all prices, or the prices of one model. The newest price of each model comes first."""
     return [Price(*row) for row in await db.fetch(queries.list_prices, {"model": model})]
 
 
@@ -87,8 +87,8 @@ class AsyncPrices:
             output: Price per million output tokens.
             provider: The provider as in the column `provider` of spans; takes precedence over a price for any provider.
             valid_from: Start of validity, compared to the start of a span; by default always.
-            cache_read: Price per million input tokens read from the provider's cache; by default that of `input`.
-            reasoning: Price per million reasoning tokens; by default that of `output`.
+            cache_read: Price per million input tokens read from the provider's cache; by default the price of `input`.
+            reasoning: Price per million reasoning tokens; by default the price of `output`.
 
         Raises:
             ConfigurationError: If a name is invalid, or an amount is negative or not finite.
@@ -97,7 +97,7 @@ class AsyncPrices:
         await self._database.run(set_price, self._queries, price)
 
     async def list(self, model: str | None = None) -> list[Price]:
-        """Return all prices, or those of one model, each model's newest first."""
+        """Return all prices, or the prices of one model. The newest price of each model comes first."""
         return await self._database.run(list_prices, self._queries, model)
 
     async def delete(self, model: str, *, provider: str = "", valid_from: datetime | None = None) -> bool:
@@ -130,7 +130,7 @@ def _price(
     cache_read: Amount | None,
     reasoning: Amount | None,
 ) -> Price:
-    # Decimal("0.15") rather than Decimal(0.15), which is 0.1499999….
+    # The text is converted, because Decimal(0.15) is 0.1499999….
     exact = [None if amount is None else Decimal(str(amount)) for amount in (input, output, cache_read, reasoning)]
     assert exact[0] is not None
     assert exact[1] is not None

@@ -56,7 +56,7 @@ class ProjectionHook:
         self._last: dict[str, tuple[str | None, list[Any]]] = {}
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        """Return the statement for a root checkpoint; none if its values are those of the last put."""
+        """Return the statement for a root checkpoint; none if its values have not changed since the last put."""
         request = plan.request
         address = request.address
         if address.checkpoint_ns or not self._names:
@@ -99,7 +99,7 @@ def projected(values: Mapping[str, Any], checkpoint_id: str) -> str:
 
 
 def check_projectable(graph: Any, names: Sequence[str]) -> None:
-    """Raise if a graph lacks a channel, or if its declared type cannot be represented as JSON.
+    """Raise an error if a graph lacks a channel, or if its declared type cannot be represented as JSON.
 
     Args:
         graph: A compiled graph.
@@ -124,7 +124,7 @@ def check_projectable(graph: Any, names: Sequence[str]) -> None:
 
 
 def check_projectable_in(graphs: Iterable[Any], names: Sequence[str]) -> None:
-    """Raise if no graph has a channel, or if a graph declares it with a type that JSON cannot represent.
+    """Raise an error if no graph has a channel, or if a graph declares it with a type that JSON cannot represent.
 
     Args:
         graphs: Compiled graphs; `None` for a graph that is made for each run.
@@ -159,7 +159,7 @@ def _unfit(kind: Any, seen: Collection[Any]) -> str | None:
     if origin is typing.Annotated:
         return _unfit(typing.get_args(kind)[0], seen)
     if origin in (typing.Union, types.UnionType):
-        # One suitable alternative is enough: values of the others become references.
+        # One suitable alternative is enough, because values of other alternatives become references.
         culprits = [_unfit(part, seen) for part in typing.get_args(kind) if part is not type(None)]
         return None if None in culprits else next(iter(culprits), None)
     if origin is not None and isinstance(origin, type) and issubclass(origin, _CONTAINERS):
@@ -175,7 +175,7 @@ def _unfit(kind: Any, seen: Collection[Any]) -> str | None:
             return None
         return _first_unfit(hints.values(), {*seen, kind})
     if getattr(kind, "__abstractmethods__", None) or getattr(kind, "_is_protocol", False):
-        # Abstract types like Mapping and Sequence: their values may be suitable.
+        # Values of abstract types like Mapping and Sequence may be suitable.
         return None
     return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 

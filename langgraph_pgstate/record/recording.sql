@@ -1,8 +1,8 @@
 -- name: put_runs
 -- Start and end runs. A run whose row or thread was deleted is not inserted again: rows are locked, so that none is
--- deleted meanwhile. Late entries do not reopen an ended run. Enqueued runs have a row already, and are updated; the queue writes
--- their status, attempt, end and error. The trace to which a run belongs is that of its first row, so that the ids of its
--- spans do not change.
+-- deleted meanwhile. Late entries do not reopen an ended run. Enqueued runs have a row already, and are updated; the
+-- queue writes their status, attempt, end and error. The trace to which a run belongs is that of its first row, so that
+-- the ids of its spans do not change.
 -- seals: runs.input from rows.input
 -- seals: runs.output from rows.output
 -- seals: runs.error_message from rows.error_message
@@ -16,7 +16,7 @@ WITH begun AS MATERIALIZED (
         s.error_type, s.error_message, s.error_traceback, s.input, s.output, to_timestamp(s.started_at), s.traceparent,
         coalesce(s.is_encrypted, false), s.release
     FROM (
-        -- The last of several rows of one run.
+        -- Of several rows of one run, the last is used.
         SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C")
             r.*, bool_or(r.is_new) OVER (PARTITION BY r.thread_id, r.run_id) AS is_first
         FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
@@ -32,7 +32,7 @@ WITH begun AS MATERIALIZED (
         ORDER BY thread_id COLLATE "C", run_id COLLATE "C", ended_at IS NULL, place DESC
     ) AS s
     LEFT JOIN /*schema*/threads t ON t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids::text[])
-    -- Locked, because a row that is being deleted would be inserted again once it is gone.
+    -- The run is locked, because a row that is being deleted would be inserted again once it is gone.
     WHERE (
         SELECT true FROM /*schema*/runs r
         WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids)
@@ -96,8 +96,8 @@ ORDER BY n.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO NOTHING;
 
 -- name: put_spans
--- Start and end spans of existing runs, which are locked against deletion, with the cost of their tokens; late entries do
--- not reopen an ended span. Spans that end are queued for export, once, if there is an exporter.
+-- Start and end spans of existing runs, which are locked against deletion, with the cost of their tokens; late entries
+-- do not reopen an ended span. Spans that end are queued for export, once, if there is an exporter.
 -- seals: spans.input from rows.input
 -- seals: spans.output from rows.output
 -- seals: spans.error_message from rows.error_message
@@ -126,7 +126,7 @@ WITH given AS MATERIALIZED (
         s.tool_call_id, s.error_type, s.error_message, s.input, s.output, coalesce(s.attributes, '{}'),
         :semconv_version::text
     FROM (
-        -- The last of several rows of one span, unless an earlier one has ended it.
+        -- Of several rows of one span, the last is used, unless an earlier row has ended the span.
         SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C") r.*
         FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
             thread_id text, run_id text, span_id text, started_at double precision, ended_at double precision,
@@ -141,10 +141,10 @@ WITH given AS MATERIALIZED (
         )
         ORDER BY thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C", ended_at IS NULL, place DESC
     ) AS s
-    -- Looked up one by one, because a join would read all runs of the thread.
+    -- The sub-select looks up each run by itself, because a join would read all runs of the thread.
     WHERE s.thread_id = ANY(:thread_ids::text[])
         AND (
-            -- Locked until the commit, or spans could outlive a run that is being deleted.
+            -- The run is locked until the commit. Otherwise spans could outlive a run that is being deleted.
             SELECT true FROM /*schema*/runs r WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id FOR KEY SHARE
         )
 ), written AS (
@@ -180,7 +180,7 @@ WITH given AS MATERIALIZED (
     SELECT w.thread_id, gen_random_uuid()::text, w.run_id, array_agg(w.span_id), array_agg(w.started_at), now()
     FROM written w
     WHERE w.ended_at IS NOT NULL AND EXISTS (SELECT 1 FROM /*schema*/exporters) AND (
-        -- As it was before this statement; looked up one by one.
+        -- The end of the span before this statement. Each span is looked up by itself.
         SELECT o.ended_at FROM /*schema*/spans o
         WHERE o.thread_id = w.thread_id AND o.run_id = w.run_id AND o.span_id = w.span_id
             AND o.started_at = w.started_at
@@ -191,7 +191,7 @@ INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, star
 SELECT b.* FROM batches b;
 
 -- name: put_events
--- Insert events: those of a run only while the run exists, others only while the thread does; it is locked meanwhile.
+-- Insert events of existing runs and threads. Locks the run of an event, or the thread if the event has no run.
 -- seals: events.payload from rows.payload
 WITH new AS MATERIALIZED (
     SELECT s.thread_id, s.event_id, to_timestamp(s.created_at), s.kind, s.run_id, s.checkpoint_ns, s.checkpoint_id,
@@ -247,9 +247,9 @@ ORDER BY n.thread_id COLLATE "C", n.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: total_runs
--- Sum the tokens and the cost of some runs from the LLM spans of all their attempts, and their supersteps, if an
--- attempt was killed before it stored their number. Of an attempt that another has followed, supersteps count that ended
--- before: those in which its process died or lost the run are repeated, and end late or never.
+-- Sum the tokens and the cost of some runs from the LLM spans of all their attempts. Also sum their supersteps, if an
+-- attempt was killed before it stored their number. If another attempt has followed an attempt, only supersteps that
+-- ended before the later attempt count, because the others were repeated.
 UPDATE /*schema*/runs SET
     input_tokens = sums.input_tokens, output_tokens = sums.output_tokens, cost = sums.cost,
     steps = greatest(runs.steps, seen.steps)
@@ -284,8 +284,8 @@ CROSS JOIN LATERAL (
 WHERE runs.thread_id = ended.thread_id AND runs.run_id = ended.run_id AND runs.thread_id = ANY(:thread_ids);
 
 -- name: refresh_thread_statuses
--- Set the status of threads from their newest run, or from one that is still running or in the queue. A run that
--- another has superseded does not count, and none after whose end the state was updated: that has set the status.
+-- Set the status of threads from their newest run, or from a run that is still running or in the queue. Superseded runs
+-- do not count. Neither do runs after whose end the state was updated, because the update has set the status.
 UPDATE /*schema*/threads AS t SET status = newest.status
 FROM (
     SELECT k.thread_id, CASE WHEN r.status IN ('running', 'pending') OR EXISTS (

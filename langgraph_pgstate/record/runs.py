@@ -15,13 +15,13 @@ from langgraph_pgstate.schema.queries import Queries
 _KIND, _RUNAWAY_KIND = "runs", "runaway threads"
 STATUSES = ("pending", "running", "interrupted", "success", "error", "cancelled", "timeout")
 LEAST_STEPS = 25
-"""Least `steps` of a search. Only runs of so many supersteps, LangGraph's former recursion limit, are indexed."""
+"""Minimum `steps` of a search. Runs of fewer supersteps are not indexed. 25 was LangGraph's recursion limit."""
 
 _MOST_STEPS = 2**31 - 1
 _HIGHEST = 1e300
 ORDERS = ("started_at", "cost", "duration", "tokens")
 RANKED = 10_000
-"""Number of newest runs that are sorted by cost, duration or tokens. No index: these change at each superstep."""
+"""Maximum number of runs that are sorted by cost, duration or tokens. These have no index, as they change often."""
 
 _RANKED_WITH_MODEL = 2000
 SUMMED = 1000
@@ -43,7 +43,7 @@ def list_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> Rea
         raise ConfigurationError(f"by must be one of {', '.join(ORDERS)}, not {by!r}")
     is_ranked = by != ORDERS[0]
     if model is not None and not is_ranked:
-        raise ConfigurationError(f"model requires by to be one of {', '.join(ORDERS[1:])}")
+        raise ConfigurationError(f"by must be one of {', '.join(ORDERS[1:])} if model is given")
     kind, first = f"{_KIND} by {by}" if is_ranked else _KIND, (_HIGHEST if is_ranked else LAST, "", "")
     value, cursor_thread, cursor_run = decode_cursor(kind, filters.get("cursor"), first)
     size, offset = page_size(filters.get("limit", 20)), offset_of(filters.get("offset", 0))

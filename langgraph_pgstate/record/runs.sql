@@ -1,6 +1,6 @@
 -- name: list_runs
--- Return a page of runs, newest first, below a cursor, without runs that have deleted their thread: another thread may
--- have its id.
+-- Return a page of runs, newest first, below a cursor. Runs that have deleted their thread are left out, because
+-- another thread may have its id.
 -- opens: runs.input
 -- opens: runs.output
 -- opens: runs.error_message
@@ -38,7 +38,7 @@ LIMIT :page_size OFFSET :offset;
 
 -- name: rank_runs
 -- Return a page of the newest runs that pass filters, the greatest first by cost, duration or tokens, below a cursor.
--- Only the first ones are filtered by model.
+-- Only the first runs in this order are filtered by model.
 -- opens: runs.input
 -- opens: runs.output
 -- opens: runs.error_message
@@ -95,8 +95,8 @@ ORDER BY k.value DESC, k.thread_id, k.run_id
 LIMIT :page_size OFFSET :offset;
 
 -- name: sum_runs
--- Sum the model calls of the newest runs that pass filters, in total, by thread and by model; `part` names which. Only
--- the most expensive threads and models are returned. The last column is the number of these runs.
+-- Sum the model calls of the newest runs that pass filters, in total, by thread and by model; `part` names the
+-- grouping. Only the most expensive threads and models are returned. The last column is the number of summed runs.
 -- matches: threads.metadata from scope
 WITH newest AS MATERIALIZED (
     SELECT r.thread_id, r.run_id, least(r.first_started_at, r.started_at) AS first_at
@@ -137,7 +137,7 @@ WHERE g.place <= :page_size::bigint
 ORDER BY g.part, g.place;
 
 -- name: get_run
--- Return one run, if its thread is one that the caller may see, and was not deleted by it.
+-- Return one run, if the caller may see its thread, and the run has not deleted the thread.
 -- opens: runs.input
 -- opens: runs.output
 -- opens: runs.error_message

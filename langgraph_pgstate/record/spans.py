@@ -74,7 +74,7 @@ def build_tree(spans: Sequence[Span]) -> tuple[SpanNode, ...]:
         if len(parents) > 1:
             place = max(0, bisect_right(parents, span.started_at, key=lambda one: spans[one].started_at) - 1)
         inside[parents[place] if parents else None].append(number)
-    # From the leaves up, without recursion: spans may nest deeper than Python's recursion limit.
+    # The trees are built from the leaves up, because spans may nest deeper than Python's recursion limit.
     order = list(inside[None])
     for number in order:
         order += inside.get(number, ())
@@ -184,8 +184,8 @@ class AsyncSpans:
             limit: Size of the window, 1,000 at most.
             kind: Only spans of this kind.
             status: Only spans of this status.
-            since: Only spans that started at this time or later. A timeline has at most 20,000 spans; `next_since` of
-                it begins the next one.
+            since: Only spans that started at this time or later. A timeline has at most 20,000 spans. Pass its
+                `next_since` for the next timeline.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -216,7 +216,7 @@ class AsyncSpans:
             since: Only calls that started at this time or later; a timedelta counts back from now; `None` for all.
             until: Only calls that started before this time.
             agent: Only calls of this agent.
-            newest: Read this many of the newest calls at most.
+            newest: Maximum number of calls to read, the newest first; by default all.
             limit: Maximum number of tools.
 
         Raises:
@@ -234,7 +234,7 @@ class AsyncSpans:
         newest: int | None = None,
         limit: int = 1000,
     ) -> tuple[ToolStatistics, ...]:
-        """Return the same as `tools` from the tool ledger, where an action counts once regardless of its attempts."""
+        """Return statistics like `tools` from the tool ledger. An action counts once, regardless of its attempts."""
         found = statistics.measure_tools("measure_executions", since, until, agent, limit, newest)
         return await self._database.read(self._queries, found)
 

@@ -1,7 +1,7 @@
 -- name: measure_tools
--- Return calls, errors, unknown outcomes and seconds of each tool, by its spans, with outcomes from the ledger where it
--- has them; most called first. How long a call took whose process died is not known; if it was found out later that it
--- took effect, it is no error.
+-- Return calls, errors, unknown outcomes and seconds of each tool, by its spans, the most called first. Outcomes come
+-- from the ledger if it has them. The duration of a call whose process died is unknown. Such a call is no error if it
+-- was found to have taken effect.
 SELECT s.name, count(*), count(*) FILTER (WHERE s.ended_at IS NULL AND NOT s.is_unknown),
     count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown AND NOT s.is_found),
     count(*) FILTER (WHERE s.is_unknown),
@@ -33,8 +33,8 @@ LIMIT :page_size;
 
 -- name: measure_executions
 -- Return actions, errors, unknown outcomes and seconds of each tool, by the ledger, without copies that forks have
--- made; most called first. How long an action took whose outcome was found by another process, or a person, is not
--- known.
+-- made, the most called first. The duration of an action is unknown if another process or a person has found its
+-- outcome.
 SELECT e.tool, count(*), count(*) FILTER (WHERE e.status IN ('pending', 'running')),
     count(*) FILTER (WHERE e.status = 'error'), count(*) FILTER (WHERE e.status IN ('unknown', 'timeout')),
     count(*) FILTER (WHERE e.status = 'error')::double precision
@@ -76,8 +76,8 @@ ORDER BY 12 DESC, 7 DESC, 1, 2, 3, 4, 5, 6
 LIMIT :page_size;
 
 -- name: sum_costs
--- Return calls, tokens and cost of models in total, by day and by model; `part` names which. Only the most expensive
--- models are returned. Each day is summed separately, which needs no sorting.
+-- Return calls, tokens and cost of models in total, by day and by model; `part` names the grouping. Only the most
+-- expensive models are returned. Each day is summed separately, which needs no sorting.
 SELECT g.part, g.provider, g.model, g.day, g.calls, g.input_tokens, g.output_tokens, g.cache_read_tokens,
     g.reasoning_tokens, g.cost, g.unpriced
 FROM (
@@ -127,7 +127,7 @@ WHERE g.part = 'day' OR g.place <= :page_size::bigint
 ORDER BY g.part, g.day, g.place;
 
 -- name: sum_costs_of_owner
--- Return the same of the runs of an agent, a user or a tenant.
+-- Return the columns of `sum_costs` for the runs of an agent, a user or a tenant.
 SELECT g.part, g.provider, g.model, g.day, g.calls, g.input_tokens, g.output_tokens, g.cache_read_tokens,
     g.reasoning_tokens, g.cost, g.unpriced
 FROM (
@@ -166,7 +166,7 @@ WHERE g.part = 'day' OR g.place <= :page_size::bigint
 ORDER BY g.part, g.day, g.place;
 
 -- name: sum_costs_with_scope
--- Return the same of the runs of threads that a caller may see.
+-- Return the columns of `sum_costs` for the runs of threads that a caller may see.
 -- matches: threads.metadata from scope
 SELECT g.part, g.provider, g.model, g.day, g.calls, g.input_tokens, g.output_tokens, g.cache_read_tokens,
     g.reasoning_tokens, g.cost, g.unpriced
@@ -208,7 +208,8 @@ WHERE g.part = 'day' OR g.place <= :page_size::bigint
 ORDER BY g.part, g.day, g.place;
 
 -- name: sum_owner_costs
--- Return number, tokens and cost of runs by agent and by user, the most expensive ones; `part` names which.
+-- Return number, tokens and cost of runs by agent and by user; `part` names the grouping. Only the most expensive
+-- agents and users are returned.
 -- matches: threads.metadata from scope
 SELECT g.part, CASE g.part WHEN 'agent' THEN g.agent ELSE g.user_id END, g.runs, g.input_tokens, g.output_tokens, g.cost
 FROM (

@@ -32,7 +32,7 @@ class _Outline(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A span's place in the tree, with the tokens and cost of it and the spans below it."""
+    """The place of a span in the tree, with the tokens and cost of the span and of the spans below it."""
 
     number: int
     depth: int
@@ -95,7 +95,7 @@ async def get_timeline(db: Connection, queries: Queries, request: dict[str, Any]
     spans = []
     for place in window:
         outline = found[place.number]
-        # A span that was deleted since is left out.
+        # A span that was deleted meanwhile is left out.
         if (more := described.get((outline.span_id, outline.started_at))) is not None:
             spans.append(_line(outline, place, more))
     ends = [one.ended_at for one in found if one.ended_at is not None]
@@ -130,7 +130,7 @@ def _placed(spans: Sequence[_Outline]) -> list[_Place]:
         if not parents:
             roots.append(number)
             continue
-        # The roots of several attempts have one id: a span belongs to the last that started before it.
+        # The roots of several attempts have the same id. A span belongs to the last root that started before it.
         place = bisect_right(parents, span.started_at, key=lambda one: spans[one].started_at) - 1
         inside[parents[max(0, place)]].append(number)
     order: list[tuple[int, int]] = []

@@ -15,7 +15,7 @@ class ThreadStatistics:
     """Threads of one agent and status that were active in a period.
 
     Attributes:
-        agent: The agent; `None`: not known.
+        agent: The agent; `None` if it is not known.
         status: `idle`, `busy`, `interrupted` or `error`.
         threads: Number of threads.
         mean_seconds: Mean time from creation to the last activity, in seconds.
@@ -49,9 +49,9 @@ class RunStatistics:
         unfinished: Runs that are pending or running.
         failure_rate: Share of errors and timeouts among the runs that succeeded, failed or took too long, 0 to 1;
             `None` if there are none of these.
-        mean_seconds: Mean duration of the last attempt of runs that have ended, in seconds; `None` if none has.
-        p50_seconds: Median of the same.
-        p95_seconds: 95th percentile of the same.
+        mean_seconds: Mean duration of the last attempt of runs that have ended, in seconds; `None` if no run has.
+        p50_seconds: Median of these durations.
+        p95_seconds: 95th percentile of these durations.
         steps: Supersteps.
         input_tokens: Tokens read by models.
         output_tokens: Tokens written by models.
@@ -174,7 +174,7 @@ class Feedback:
         thread_id: The thread.
         run_id: The run.
         feedback_id: The feedback's id.
-        span_id: The span that is judged; `None`: the whole run.
+        span_id: The judged span; `None` for the whole run.
         created_at: Time at which it was first given.
         created_by: Name of the person or program that gave it, if known.
         source: `human`, `model` or `program`.
@@ -431,7 +431,7 @@ class Costs:
         by_day: Model calls by day (UTC), the first day first. Days without calls are left out.
         by_model: Model calls by provider and model, the most expensive first.
         by_agent: Runs that started in this period, by agent, the most expensive first. Empty if one model is chosen.
-        by_user: The same by user.
+        by_user: Runs that started in this period, by user, in the same form.
     """
 
     total: Usage

@@ -1,4 +1,4 @@
-"""Windows of conversations for models: the newest messages within a budget, and those that are always kept.
+"""Windows of conversations for models: the newest messages within a budget, and messages that are always kept.
 
 The choice is a pure function. A thread's messages are read newest first, until no more fit.
 """
@@ -67,7 +67,7 @@ def budget_of(options: WindowOptions) -> Budget:
     for name in ("max_tokens", "max_messages"):
         limit = options.get(name)
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-            raise ConfigurationError(f"{name} must be a number from 0 on, not {limit!r}")
+            raise ConfigurationError(f"{name} must be a whole number of 0 or more, not {limit!r}")
     keep = options.get("keep", ("system", "last_human", "last"))
     if isinstance(keep, str) or (unknown := {*keep} - {*_KEPT}):
         wrong = keep if isinstance(keep, str) else ", ".join(map(str, unknown))
@@ -84,7 +84,7 @@ def counter_of(counter: Any) -> TokenCounter:
     """Return a function that counts tokens.
 
     Raises:
-        ConfigurationError: If the argument is no counter.
+        ConfigurationError: If the argument is not a counter.
     """
     if counter == "approximate":
         return count_tokens_approximately
@@ -98,7 +98,7 @@ def counter_of(counter: Any) -> TokenCounter:
 
 
 def window(messages: Sequence[Any], **options: Unpack[WindowOptions]) -> list[BaseMessage]:
-    """Return the newest messages that fit a budget, and those that are always kept, in their order.
+    """Return the newest messages that fit a budget, and messages that are always kept, in their order.
 
     Tool calls stay with their results. Unlike LangChain's `trim_messages`, the result is not reduced to system messages
     if the messages since a person's last one exceed the budget. Applied to its own result, it changes nothing.
@@ -152,7 +152,7 @@ def choose(
         head: The first messages, unless `tail` begins with them.
         tail: The last messages.
         budget: The limits.
-        is_whole: Whether no messages lie between them. If some do, `head` has all first messages that are kept.
+        is_whole: Whether no messages lie between `head` and `tail`. If some do, `head` has all kept first messages.
     """
     known = [*head, *tail]
     if is_whole and budget.fits(known):

@@ -65,9 +65,9 @@ class RunRequest:
         run_after: Time before which the run is not claimed, or a timedelta to wait.
         strategy: What happens to other runs of the thread.
         options: Retries, time limits, and other options that another run needs to repeat it; JSON types.
-        data: Its `RunInput`, as a frame.
+        data: The `RunInput`, as a frame.
         owner: Agent, user and tenant.
-        metadata: Its metadata, as JSON types, if they may be stored outside `data`.
+        metadata: The metadata, as JSON types, if they may be stored outside `data`.
         adopts: Whether a run of this id that was not enqueued is taken over.
         start: Namespace and id of the checkpoint from which it starts; `None` for the thread's newest.
         traceparent: The caller's span, whose trace contains the run.
@@ -113,8 +113,8 @@ class RunRequest:
             run_id: The run.
             queue: The queue.
             options: The options of the other run.
-            data: Its `RunInput`, as a frame.
-            metadata: Its metadata, which `data` also holds.
+            data: The `RunInput`, as a frame.
+            metadata: The metadata, which `data` also holds.
 
         Raises:
             CorruptStateError: If the options are damaged.

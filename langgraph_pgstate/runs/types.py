@@ -28,7 +28,7 @@ class ClaimedRun:
         run_id: The run.
         queue: The queue.
         graph: Name of the graph.
-        queue_key: Its key in the queue; empty for none.
+        queue_key: The key in the queue; empty for none.
         attempt: Number of this attempt, from 1. An attempt of a run that was requeued does not count.
         crashes: Deaths of its workers since it last made a checkpoint.
         lease: The thread's lease, taken with the claim.
@@ -151,8 +151,8 @@ class QueuedRun:
         status: `pending` or `running`.
         is_ready: Whether a worker may claim or runs the run; false if the run waits for its time or for its thread. A
             ready run may still wait for a limit (see `is_limited`) or for a worker that accepts it (`is_accepted`).
-        priority: Its priority; higher is claimed first.
-        key: Its key. Runs of different keys take turns.
+        priority: The priority; higher is claimed first.
+        key: The key. Runs of different keys take turns.
         run_after: Time before which it is not claimed; `None` if it can be claimed at once.
         enqueued_at: Time at which it was enqueued.
         attempt: Number of attempts that began.
@@ -418,7 +418,7 @@ class ThreadRun(NamedTuple):
     Attributes:
         run_id: The run.
         graph: Name of its graph.
-        status: Its status.
+        status: The status.
         started_at: Start of its last attempt, or the time at which it was enqueued.
         ended_at: Time at which it ended.
         last_event: Number of its last event over all attempts; `None` if it has not ended or has no events.

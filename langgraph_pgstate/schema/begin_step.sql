@@ -1,4 +1,4 @@
--- Before a migration: look for operators and types in `pg_catalog` alone until it ends, whatever the session's path.
+-- Runs before a migration: until `end_step.sql`, operators and types are looked up only in `pg_catalog`.
 SELECT
     set_config('pgstate.search_path', current_setting('search_path'), true),
     set_config('search_path', 'pg_catalog', true);

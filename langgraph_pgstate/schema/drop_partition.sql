@@ -1,2 +1,2 @@
--- Drops a partition. The table and the month are examples.
+-- Drops a partition. `spans` and the month stand for others.
 DROP TABLE /*schema*/spans_2000_01;

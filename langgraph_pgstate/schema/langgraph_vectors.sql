@@ -1,5 +1,5 @@
--- The table of embeddings of the store of langgraph-checkpoint-postgres, as its version 3.2 creates it, but for the
--- approximate index, which its own setup() makes.
+-- The table of embeddings of the store of langgraph-checkpoint-postgres, as its version 3.2 creates it. The approximate
+-- index is left out, because the store's own setup() makes it.
 CREATE TABLE IF NOT EXISTS /*schema*/store_vectors (
     prefix text NOT NULL,
     key text NOT NULL,

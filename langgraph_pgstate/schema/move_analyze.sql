@@ -1,2 +1,2 @@
--- Gathers statistics of a table, which is an example.
+-- Gathers statistics of a table. `threads` stands for the table.
 ANALYZE /*schema*/threads;

@@ -1,2 +1,2 @@
--- Drops an index that a move has left incomplete. Its name is an example.
+-- Drops an index that a move has left incomplete. `pgstate_move_key` stands for the index.
 DROP INDEX CONCURRENTLY IF EXISTS /*schema*/pgstate_move_key;

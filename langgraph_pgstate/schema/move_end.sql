@@ -1,4 +1,4 @@
--- Checks the references that a move has made anew, beside reads and writes.
+-- Validates the foreign keys that a move has made. Reads and writes go on meanwhile.
 DO $end$
 DECLARE
     item record;

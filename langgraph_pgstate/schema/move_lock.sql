@@ -1,4 +1,4 @@
--- Locks all tables of tenants, or fails: then others wait no longer than the limits of the transaction.
+-- Locks all tables of tenants. Fails after the transaction's timeout, so that others do not wait longer.
 DO $lock$
 BEGIN
     EXECUTE (

@@ -1,4 +1,4 @@
--- Gives rows of a table their tenant: of some blocks, or all that an index finds. Rows that others lock are left.
+-- Sets the tenants of rows of a table: in some blocks, or of all that an index finds. Locked rows are left out.
 DO $move$
 DECLARE
     home pg_catalog.regnamespace := (
@@ -17,9 +17,9 @@ DECLARE
         WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped
     );
     place text := '';
-    -- A tenant of another row is '*' until that row has one.
+    -- Tenants that come from other rows. Such a tenant is '*' until the other row has one.
     others text[] := '{}';
-    -- What an application wrote may be no name of a tenant.
+    -- Tenants that come from the row itself. An application wrote them, so they may be no names of tenants.
     own text[] := '{}';
     otherwise text := quote_nullable(rule ->> 'otherwise');
     own_one text;
@@ -78,7 +78,7 @@ BEGIN
             own_one
         );
     END LOOP;
-    -- A new thread may get its tenant a moment later.
+    -- Before the last step, rows of a new thread wait, because the thread may get its tenant a moment later.
     IF NOT is_last AND columns @> '{thread_id}' THEN
         otherwise := CASE
             WHEN columns @> '{created_at}' THEN
@@ -109,7 +109,7 @@ BEGIN
         concat_ws(', ', nullif(array_to_string(others, ', '), ''), otherwise, 'NULL'), relation, place, relation
     ) INTO moved, remaining;
     IF plain_name IN ('exporters', 'leases', 'queue_keys', 'tombstones', 'workers') THEN
-        -- What processes of before did. Those of tenants make their own.
+        -- These rows were written by processes from before the move. Processes of tenants write their own.
         remaining := 0;
         IF is_last THEN
             EXECUTE format('DELETE FROM %s WHERE pgstate_tenant = ''*''', relation);

@@ -1,4 +1,4 @@
--- Takes a move back that has not ended: the tenant columns, with the keys that begin with them.
+-- Undoes a move that has not ended: drops the tenant columns, and the keys that begin with them.
 DO $undo$
 DECLARE
     item record;

@@ -24,16 +24,16 @@ from langgraph_pgstate.schema.types import TenancyMove, TenancyProgress
 
 OnProgress = Callable[[TenancyProgress], None]
 
-# Pages of 8 kB in a batch: it takes milliseconds, in which others may wait for its rows.
+# Number of 8 kB pages in a batch. A batch takes milliseconds, during which others may wait for its rows.
 _BLOCKS: Final = 64
-# Limits of the switch: other transactions wait for it at most this long at each attempt.
+# Timeouts of the switch, and its maximum number of attempts. During an attempt, other transactions wait for it.
 _LOCK_TIMEOUT: Final = "300ms"
 _STATEMENT_TIMEOUT: Final = "1s"
 _ATTEMPTS: Final = 120
 _MAX_DELAY: Final = 5.0
 # Indexes of partitions up to this size are built within the switch.
 _SMALL_BYTES: Final = 8_000_000
-# Maximum number of times that rows without a tenant are read again.
+# Maximum number of times that rows without a tenant are searched again.
 _LOOKS: Final = 3
 # The SQLSTATEs of a lock that is not available, and of a statement that took too long.
 _TIMEOUTS: Final = ("55P03", "57014")
@@ -81,13 +81,13 @@ def rule_of(tenant: str | None, tenant_from: str | None, namespace_part: int | N
     """
     if tenant is not None:
         if tenant_from is not None or namespace_part is not None:
-            raise ConfigurationError("tenant must be given alone: it is the tenant of all rows")
+            raise ConfigurationError("tenant must be given alone, because it is the tenant of all rows")
         return Rule(tenant_of(tenant))
     if namespace_part is not None and (type(namespace_part) is not int or namespace_part < 1):
-        raise ConfigurationError(f"namespace_part must be a number from 1, got {namespace_part!r}")
+        raise ConfigurationError(f"namespace_part must be a number of 1 or more, got {namespace_part!r}")
     if tenant_from is None:
         if namespace_part is not None:
-            raise ConfigurationError("namespace_part requires tenant_from, which is the tenant of threads")
+            raise ConfigurationError("tenant_from must be given with namespace_part, for the tenants of threads")
         return None
     if not isinstance(tenant_from, str):
         raise ArgumentTypeError(f"tenant_from must be a string, not {type(tenant_from).__name__}")
@@ -113,7 +113,7 @@ async def move_to_tenants(
         runner: The database, without a tenant.
         queries: The queries of its schema.
         rule: The rule by which a row gets its tenant; `None` for the rule of the move that was begun.
-        otherwise: The tenant of rows for which the rule finds none; `None` leaves them without one.
+        otherwise: The tenant of rows for which the rule finds none; `None` to leave them without a tenant.
         roles: Roles that see more than one tenant.
         switch: Whether to make the switch at the end. If not, the move is only prepared.
         progress: Called after each batch.
@@ -147,7 +147,7 @@ async def move_to_tenants(
     for _ in range(_LOOKS):
         if not left or rest is not None:
             break
-        # A row that is being written may get its tenant a moment later.
+        # Rows that are being written may get their tenants a moment later.
         await runner.sleep(1)
         left = await _move_rest(runner, queries, given)
     if rest is not None:
@@ -166,7 +166,7 @@ async def move_to_tenants(
             await runner.run(_end, queries)
             return TenancyMove(True, moved, tenants)
         await runner.sleep(_delay(turn))
-    raise ConflictError("transactions of others locked tables at each attempt to switch: end them, and repeat")
+    raise ConflictError("the switch failed, because other transactions locked the tables: end them and repeat")
 
 
 async def undo_move(runner: Runner, queries: Queries) -> bool:
@@ -187,13 +187,13 @@ async def _run_when_unlocked(runner: Runner, operation: Callable[..., Awaitable[
     """Run an operation. Repeat it while other transactions lock a table that it needs.
 
     Raises:
-        ConflictError: If they lock one during each of `_ATTEMPTS` attempts.
+        ConflictError: If other transactions lock a table during each of `_ATTEMPTS` attempts.
     """
     for turn in range(_ATTEMPTS):
         if await _run_unless_locked(runner, operation, *args):
             return
         await runner.sleep(_delay(turn))
-    raise ConflictError("transactions of others locked a table at each attempt to change it: end them, and repeat")
+    raise ConflictError("a table could not be changed, because other transactions locked it: end them and repeat")
 
 
 async def _run_unless_locked(runner: Runner, operation: Callable[..., Awaitable[bool]], /, *args: object) -> bool:
@@ -213,14 +213,14 @@ def _delay(turn: int) -> float:
 async def _begin(db: Connection, queries: Queries, rule: Rule | None, roles: Roles) -> Rule:
     """Begin a move, or check that the rule is that of the move that was begun. Return the rule."""
     if db.is_in_transaction:
-        raise ConfigurationError("a move must be called outside of a transaction, because it takes many")
+        raise ConfigurationError("a move must be called outside of a transaction, because it uses many transactions")
     await check_server(db, queries)
     names = [*roles.operators, *roles.workers]
     if missing := [row[0] for row in await db.fetch(queries.find_missing_roles, {"names": names})]:
-        raise ConfigurationError(f"there is no role {', '.join(missing)}")
+        raise ConfigurationError(f"operators and workers must be existing roles, got {', '.join(missing)}")
     begun = await _get_rule(db, queries)
     if begun is None and rule is None:
-        raise ConfigurationError("tenant or tenant_from must be given: no move was begun")
+        raise ConfigurationError("tenant or tenant_from must be given, because no move was begun")
     if rule is not None:
         _check_begun(begun, asdict(rule))
     found = begun or rule
@@ -235,7 +235,7 @@ async def _begin(db: Connection, queries: Queries, rule: Rule | None, roles: Rol
 
 def _check_begun(begun: Rule | None, rule: Mapping[str, object]) -> None:
     if begun is not None and not asdict(begun).items() <= rule.items():
-        raise ConfigurationError(f"another move was begun, by {begun.words}: repeat that one, or undo it first")
+        raise ConfigurationError(f"another move was begun, by {begun.words}: continue that move, or undo it first")
 
 
 async def _refuse_shared(db: Connection, queries: Queries, tenant: str | None) -> None:
@@ -246,8 +246,8 @@ async def _refuse_shared(db: Connection, queries: Queries, tenant: str | None) -
     """
     if tenant is None and (shared := [row[0] for row in await db.fetch(queries.find_shared_rows, {})]):
         raise TenantError(
-            f"rows of {', '.join(shared)} serve all threads, and cannot be divided among tenants: move all rows "
-            "to one, by tenant=... or --to"
+            f"rows of {', '.join(shared)} serve all threads, and cannot be divided among tenants: move all rows to one "
+            "tenant, by tenant=... or --to"
         )
 
 
@@ -276,7 +276,7 @@ async def _plan(
 
 async def _prepare(db: Connection, queries: Queries, rule: dict[str, object], relation: str) -> bool:
     """Add the tenant column to a table. One transaction."""
-    # The other arguments may differ when a move is continued.
+    # `otherwise` is not stored, because it may differ when a move is continued.
     kept = {name: value for name, value in rule.items() if name != "otherwise"}
     async with db.transaction():
         await db.fetch(queries.limit_wait, {"lock": _LOCK_TIMEOUT, "statement": "0"})
@@ -305,7 +305,7 @@ async def _move_blocks(runner: Runner, queries: Queries, rule: dict[str, object]
 
 
 async def _move_rest(runner: Runner, queries: Queries, rule: dict[str, object]) -> dict[str, int]:
-    """Set the tenants of rows that were written meanwhile. Return the number of rows without a tenant by table."""
+    """Set the tenants of rows that were written meanwhile. Return, by table, the number of rows without a tenant."""
     left = {}
     if rule["tenant"] is None:
         for relation, _ in await runner.run(_list_tables, queries):
@@ -364,7 +364,7 @@ async def _build_keys(runner: Runner, queries: Queries, progress: OnProgress | N
     for done, key in enumerate(keys, 1):
         if not key.is_complete:
             if key.is_in_work:
-                raise TenantError("another process moves this schema now: wait for it")
+                raise TenantError("another process is moving this schema: wait until it has ended")
             await runner.run(_build_key, queries, key)
         if progress is not None:
             progress(TenancyProgress("keys", key.name, done, len(keys)))
@@ -428,4 +428,4 @@ async def _undo(db: Connection, queries: Queries) -> bool:
 
 def _without_tenant(left: dict[str, int]) -> TenantError:
     words = ", ".join(f"{count} of {name}" for name, count in sorted(left.items()))
-    return TenantError(f"rows have no tenant by the rule ({words}): name one for them, by otherwise=... or --otherwise")
+    return TenantError(f"rows have no tenant by the rule ({words}): name their tenant by otherwise=... or --otherwise")

@@ -1,5 +1,5 @@
 -- name: get_move
--- Return the rule of the move that was begun, as JSON; null if none was.
+-- Return the rule of the move that was begun, as JSON; null if no move was begun.
 SELECT col_description(a.attrelid, a.attnum) FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = to_regclass(:threads::text) AND a.attname = 'pgstate_tenant' AND NOT a.attisdropped;
 
@@ -15,7 +15,7 @@ UNION ALL SELECT 'archives' WHERE EXISTS (SELECT 1 FROM /*schema*/archives)
 UNION ALL SELECT 'event_chaining' WHERE EXISTS (SELECT 1 FROM /*schema*/event_chaining);
 
 -- name: list_unprepared
--- Return the tables without a tenant column, that of threads first.
+-- Return the tables without a tenant column, the table of threads first.
 SELECT c.relname::text FROM pg_catalog.pg_class c
 WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind IN ('r', 'p') AND NOT c.relispartition
     AND NOT c.relname::text = ANY(:of_no_tenant::text[]) AND NOT EXISTS (
@@ -26,7 +26,7 @@ ORDER BY c.relname <> 'threads', c.relname;
 
 -- name: list_moved_tables
 -- Return the tables whose rows are moved, each partition separately, with their sizes in blocks. Tables from which
--- others take their tenants come first.
+-- other tables take their tenants come first.
 SELECT c.relname::text, pg_relation_size(c.oid) / current_setting('block_size')::integer FROM pg_catalog.pg_class c
 WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind = 'r' AND c.relname <> 'tenants'
     AND NOT c.relname::text = ANY(:of_no_tenant::text[])
@@ -39,12 +39,12 @@ SELECT set_config('pgstate.relation', :relation::text, true), set_config('pgstat
     set_config('pgstate.following', :following::text, true), set_config('pgstate.rule', :rule::text, true),
     set_config('pgstate.is_last', CASE WHEN :is_last::boolean THEN 'on' ELSE 'off' END, true),
     set_config('pgstate.of_no_tenant', (:of_no_tenant::text[])::text, true),
-    -- A batch reads few rows, by their places or by an index.
+    -- Scans and joins of whole tables are off, because a batch reads few rows by their places or by an index.
     set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
     set_config('enable_mergejoin', 'off', true);
 
 -- name: get_moved
--- Return the number of rows that got a tenant, and of those that have none by the rule.
+-- Return the number of rows that got a tenant, and the number of rows that have none by the rule.
 SELECT current_setting('pgstate.moved')::bigint, current_setting('pgstate.left')::bigint;
 
 -- name: limit_wait
@@ -52,8 +52,8 @@ SELECT current_setting('pgstate.moved')::bigint, current_setting('pgstate.left')
 SELECT set_config('lock_timeout', :lock::text, true), set_config('statement_timeout', :statement::text, true);
 
 -- name: list_built_keys
--- Return keys that a move must build beside those of the tables: name, statement, size of the table in bytes, whether
--- the key is complete, and whether a process is building it.
+-- Return keys that a move must build beside the present keys: name, statement, size of the table in bytes, whether the
+-- key is complete, and whether a process is building it.
 SELECT n.name, regexp_replace(
         k.making, '^CREATE (UNIQUE )?INDEX ("[^"]*"|\S+) ON \S+ ',
         format('CREATE \1INDEX CONCURRENTLY %I ON %s ', n.name, c.oid::regclass)

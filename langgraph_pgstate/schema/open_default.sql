@@ -1,2 +1,2 @@
--- Lets the owner see the rows of all tenants in a default partition until the walls are made again, in a transaction.
+-- Lets the owner see all tenants' rows in a default partition. The same transaction must then make the walls again.
 ALTER TABLE /*schema*/spans_default NO FORCE ROW LEVEL SECURITY;

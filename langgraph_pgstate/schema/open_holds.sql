@@ -1,3 +1,3 @@
--- Lets the owner see which threads all tenants hold, and their spans, until the walls are made again, in a transaction.
+-- Lets the owner see all tenants' holds and spans. The same transaction must then make the walls again.
 ALTER TABLE /*schema*/holds NO FORCE ROW LEVEL SECURITY;
 ALTER TABLE /*schema*/spans NO FORCE ROW LEVEL SECURITY;

@@ -26,7 +26,7 @@ HOLDS_KEY: Final = "holds"
 _log = logging.getLogger("langgraph_pgstate")
 
 Digest = tuple[int, int]
-"""Number of the spans of a month, and the sum of their hashes. Those of several tenants add up."""
+"""Number of the spans of a month, and the sum of their hashes. Digests of several tenants can be added."""
 
 
 class Partitions(NamedTuple):
@@ -35,7 +35,7 @@ class Partitions(NamedTuple):
     Attributes:
         table: The table.
         column: The column with the time.
-        missing: Name of the query that lists the periods without a partition, from this one on.
+        missing: Name of the query that lists the periods without a partition, from the present period on.
         strayed: Name of the query that lists the periods of rows in the default partition.
     """
 
@@ -52,15 +52,15 @@ _STREAMS: Final = Partitions("stream_batches", "created_at", "find_missing_days"
 async def make_months(
     db: Connection, queries: Queries, ahead: int = 2, *, strayed: bool = False, lock_timeout: str | None = None
 ) -> list[str]:
-    """Create the partitions of this month and the next ones. One transaction each; safe to repeat.
+    """Create the partitions of this month and the next months. One transaction each; safe to repeat.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         ahead: Number of months after this one.
         strayed: Also create partitions of months whose spans are in the default partition.
-        lock_timeout: Maximum wait for a lock, by default unlimited. After it, the next call makes the remaining
-            partitions; until then the default partition stores the spans.
+        lock_timeout: Maximum wait for a lock, by default unlimited. After a timeout, the next call makes the remaining
+            partitions. Until then the default partition stores the spans.
 
     Returns:
         The created months, as `2026_01`.
@@ -71,7 +71,7 @@ async def make_months(
 async def make_days(
     db: Connection, queries: Queries, ahead: int = 2, *, strayed: bool = False, lock_timeout: str | None = None
 ) -> list[str]:
-    """Create the partitions for events of this day and the next ones, as `make_months` does for spans.
+    """Create the partitions for events of this day and the next days, as `make_months` does for spans.
 
     Returns:
         The created days, as `2026_01_31`.
@@ -138,7 +138,7 @@ async def _make_one(
             if is_walled:
                 await make_walls(db, queries)
         if lock_timeout is not None:
-            # In a transaction of the caller, the setting would stay.
+            # The setting would stay for the rest of a caller's transaction.
             await db.fetch(queries.set_lock_timeout, {"timeout": before})
     return is_missing
 
@@ -170,7 +170,7 @@ async def list_old_months(db: Connection, queries: Queries, older_than: int) -> 
 
 
 async def digest_month(db: Connection, queries: Queries, month: str) -> Digest:
-    """Return what tells whether the spans of a month, of the tenant or of all, are as they were. One round trip."""
+    """Return a digest of the spans of a month, of the tenant or of all, which shows later changes. One round trip."""
     ((count, total),) = await db.fetch(queries.digest_spans_of_month, {"month": month})
     return count, int(total)
 
@@ -180,7 +180,7 @@ async def drop_months(
 ) -> list[str]:
     """Drop the spans of some months. One transaction each; safe to repeat.
 
-    A month is kept, with a warning, if a thread in it, of any tenant, was put under a hold meanwhile.
+    A month is kept, with a warning, if it has spans of a thread of any tenant that was put under a hold meanwhile.
 
     Args:
         db: The connection.
@@ -195,7 +195,7 @@ async def drop_months(
     is_walled = bool(months) and await has_walls(db, queries)
     for month in months:
         async with db.transaction():
-            # A hold that is made meanwhile waits, and does not keep the spans of this month.
+            # This lock makes a new hold wait. After the wait, the spans of this month are already dropped.
             await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
             if not await _has_partition(db, queries, "spans", month):
                 continue
@@ -248,7 +248,7 @@ async def drop_days(db: Connection, queries: Queries, days: Sequence[str]) -> li
     for day in days:
         try:
             async with db.transaction():
-                # Readers of all other days wait for this lock.
+                # The wait for the lock is short, because readers of all days wait behind this statement.
                 await db.fetch(queries.set_lock_timeout, {"timeout": _DROP_TIMEOUT})
                 await db.script(drop_partition(queries.schema, "stream_batches", day))
         except Exception as error:

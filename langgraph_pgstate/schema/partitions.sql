@@ -1,5 +1,5 @@
 -- name: find_missing_months
--- Return the months without a partition of spans: this one and the next ones.
+-- Return this month and the next months, as far as they have no partition of spans.
 SELECT to_char(month, 'YYYY_MM'), to_char(month, 'YYYY-MM-DD'), to_char(month + interval '1 month', 'YYYY-MM-DD')
 FROM (
     SELECT date_trunc('month', now() AT TIME ZONE 'UTC') + make_interval(months => ahead) AS month
@@ -9,7 +9,7 @@ WHERE to_regclass(:prefix::text || to_char(month, 'YYYY_MM')) IS NULL
 ORDER BY 1;
 
 -- name: find_missing_days
--- Return the days without a partition of stream_batches: this one and the next ones.
+-- Return this day and the next days, as far as they have no partition of stream_batches.
 SELECT to_char(day, 'YYYY_MM_DD'), to_char(day, 'YYYY-MM-DD'), to_char(day + interval '1 day', 'YYYY-MM-DD')
 FROM (
     SELECT date_trunc('day', now() AT TIME ZONE 'UTC') + make_interval(days => ahead) AS day
@@ -46,7 +46,7 @@ WHERE i.inhparent = to_regclass(:table::text) AND c.relname ~ '^spans_[0-9]{4}_[
 ORDER BY 1;
 
 -- name: list_old_days
--- Return the partitions of stream_batches that ended a time ago, and of which no run in the queue has a batch.
+-- Return the partitions of stream_batches that ended a given time ago, and that have no batch of a run in the queue.
 SELECT o.name
 FROM (
     SELECT c.relname::text AS name, to_date(right(c.relname, 10), 'YYYY_MM_DD') AS day
@@ -60,7 +60,7 @@ WHERE (o.day + 1) AT TIME ZONE 'UTC' <= now() - make_interval(secs => :seconds::
 ORDER BY 1;
 
 -- name: get_lock_timeout
--- Set the session's lock timeout.
+-- Return the session's lock timeout.
 SELECT current_setting('lock_timeout');
 
 -- name: set_lock_timeout

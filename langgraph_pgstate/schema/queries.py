@@ -19,13 +19,13 @@ with conditions like `:name IS NULL OR name = :name` need it, so that an index s
 Lines below the purpose that begin with `-- seals: `, `-- opens: `, `-- matches: `, `-- searches: ` or `-- leaves: ` say
 what the statement does with content that may be encrypted; see `db/contents.py`.
 
-A condition of several statements is written once, as the condition of a statement in a file of conditions:
+A condition that several statements share is written once, as a statement of its own:
 
     -- condition: is_wanted
     -- Whether …
     SELECT FROM /*schema*/memories m WHERE m.kind = ANY(:kinds);
 
-and stands in them as `/*is_wanted*/true`.
+The statements that use it write `/*is_wanted*/true`.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
-# Comments and strings, which are not changed; calls; and operators that keep their precedence if qualified. For other
-# operators, `pg_catalog` has the operator for the operands' types. `unnest` of several arrays is PostgreSQL's syntax.
+# Matches comments and strings, which stay; calls; and operators that keep their precedence if qualified. `pg_catalog`
+# has the other operators for exactly the operands' types. `unnest` of several arrays is PostgreSQL's syntax.
 _QUALIFIED = re.compile(
     r"--[^\n]*|'[^']*'|(?<![\w.\"])unnest\((?=(?:[^(),[]|\([^()]*\)|\[[^]]*\])*\))"
     r"|(?<![\w.\"])(?<!\*/)(?!unnest\()[a-z_]\w*\("
@@ -73,12 +73,12 @@ class NamedQuery(NamedTuple):
     """One statement for one schema.
 
     Attributes:
-        name: Its name in the `.sql` file.
+        name: The name in the `.sql` file.
         purpose: The sentences below the name.
         text: The statement with `$n` placeholders.
         parameters: Parameter names in placeholder order.
-        is_planned_each_time: Whether it is never prepared, so that it is planned for its arguments each time.
-        contents: Its use of content that may be encrypted; `None` if it uses none.
+        is_planned_each_time: Whether the statement is never prepared, and is planned for its arguments each time.
+        contents: The statement's use of content that may be encrypted; `None` if it uses none.
     """
 
     name: str
@@ -94,7 +94,7 @@ Statement = tuple[NamedQuery, Mapping[str, Any]]
 
 
 class Queries:
-    """The named queries of one schema, as attributes: of all packages, or of one folder within a package.
+    """The named queries of one schema, as attributes. They come from all packages, or from one folder of a package.
 
     Raises:
         AttributeError: On access to a name that no file defines.
@@ -122,12 +122,12 @@ class Migration(NamedTuple):
     """One numbered step of the schema.
 
     Attributes:
-        version: Its number, from 1.
+        version: The number, from 1.
         name: A description, from the file's name.
         up: SQL with the schema marker, one transaction.
         down: SQL that reverts it.
         checksum: SHA-256 of `up`, to detect a changed migration.
-        is_additive: Whether programs of the version before work with the result. Its `up` begins with the line
+        is_additive: Whether programs of the previous version work with the result. If so, `up` begins with the line
             `-- additive`.
     """
 
@@ -261,8 +261,8 @@ def partition(schema: str, table: str, column: str, period: str, first: str, fol
         table: The partitioned table.
         column: The time by which it is partitioned.
         period: The period in the partition's name, such as `2026_01` or `2026_01_31`.
-        first: Its first day, such as `2026-01-01`.
-        following: The first day after it.
+        first: The first day, such as `2026-01-01`.
+        following: The first day after the period.
     """
     text = _read("partition.sql").replace("spans_2000_01", _partition(table, period)).replace("started_at", column)
     text = re.sub(r"\bspans(?=\b|_default)", table, text)
@@ -271,7 +271,7 @@ def partition(schema: str, table: str, column: str, period: str, first: str, fol
 
 
 def open_default(schema: str, table: str) -> str:
-    """Return SQL that lets the owner see all tenants' rows in a default partition, to move them out of it."""
+    """Return SQL that lets the owner see all tenants' rows in a default partition, so that they can be moved."""
     return _in_schema(_read("open_default.sql").replace("spans_default", f"{table}_default"), schema)
 
 
@@ -286,7 +286,7 @@ def drop_partition(schema: str, table: str, period: str) -> str:
 
 
 def read_contents(schema: str, table: str, keys: Sequence[str], columns: Sequence[str]) -> str:
-    """Return SQL that reads a page of a thread's rows of a table, by key, after a cursor without the thread."""
+    """Return SQL that reads a page of a thread's rows of a table, by key. The cursor is a key without the thread."""
     text = _without_comments("read_contents.sql")
     listed, after = ", ".join([*keys, *columns]), ", ".join(keys[1:])
     places = ", ".join(f"${number}" for number in range(2, len(keys) + 1))
@@ -406,7 +406,7 @@ def _parsed(folder: str, name: str) -> NamedQuery:
     source = _sources(folder)[name]
     text = _USED_CONDITION.sub(lambda match: f"({_conditions()[match.group(1)]})", source.text.decode())
     text = _PARAMETER.sub(number, _qualify(text))
-    # Interned like names in the code, so that dictionary lookups compare identities.
+    # The names are interned, as names in code are, so that dictionary lookups compare identities.
     return source._replace(text=text.encode(), parameters=tuple(map(sys.intern, order)))
 
 

@@ -1,4 +1,4 @@
-"""Encryption of stored content again: for the rows of copies, under newer data keys, or of plain text."""
+"""New encryption of stored content: of the rows of copies, under newer data keys, or of plain text."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ COPIED: Final = (
     "answers",
     "tool_executions",
 )
-"""The tables whose rows forks and copies of a thread bring along."""
+"""The tables whose rows are copied to forks and copies of a thread."""
 
 _PAGE: Final = 100
-# Rows in a page of `scan_contents.sql`, and bytes of values that one transaction stores again.
+# Number of rows in a page of `scan_contents.sql`; maximum bytes of values that one transaction stores again.
 _SCANNED: Final = 500
 _RUN_BYTES: Final = 4_000_000
-# Maximum number of characters, as in a put.
+# Maximum number of characters from which words are made, as in a put.
 _MAX_WORDS: Final = 200_000
 # The bytes or characters at the beginning of a value that `key_id_at` needs to find its key.
 _HEADS: Final[dict[Kind, str]] = {
@@ -59,7 +59,7 @@ _LEAST: Final = {"idx": -(2**31), "segment_id": -(2**31), "started_at": "-infini
 
 
 async def bind_copy(db: Connection, queries: Queries, source_id: str, target_id: str) -> None:
-    """Encrypt the content of a copied thread for the copy, under its owner's data key. Call it in the transaction.
+    """Encrypt the content of a copied thread under the data key of the copy's owner, in the transaction of the copy.
 
     Args:
         db: The connection.
@@ -68,8 +68,8 @@ async def bind_copy(db: Connection, queries: Queries, source_id: str, target_id:
         target_id: The copy.
 
     Raises:
-        EncryptedError: If the content is encrypted and there are no keys.
-        EncryptionError: If content does not decrypt.
+        EncryptedError: If the content is encrypted and no keys are given.
+        EncryptionError: If content cannot be decrypted.
     """
     if db.keys is not None:
         for table in COPIED:
@@ -111,8 +111,8 @@ def _again(
     """Return the statements that store the values of a page again.
 
     Raises:
-        MissingKeysError: If data keys must be loaded first. It names all that are known to be needed.
-        EncryptionError: If a value does not decrypt, and there is no list of problems for it.
+        MissingKeysError: If data keys must be loaded first. The error names all keys that are known to be needed.
+        EncryptionError: If a value cannot be decrypted, and no list collects such problems.
     """
     names = KEYS[table]
     found: list[Statement] = []
@@ -169,11 +169,11 @@ class Reached(NamedTuple):
     """The result of encrypting a page of a table again.
 
     Attributes:
-        cursor: The key of its last row; `None` if there are no rows after it.
+        cursor: The key of the page's last row; `None` if there are no rows after it.
         rows: Number of rows in the page.
         found: Number of values to encrypt again.
-        changed: Number of values that were encrypted again. Values that others changed meanwhile were not.
-        problems: Values that do not decrypt: thread, place and reason.
+        changed: Number of values that were encrypted again, without values that others changed meanwhile.
+        problems: Values that cannot be decrypted: thread, place and reason.
     """
 
     cursor: tuple[Any, ...] | None
@@ -193,7 +193,7 @@ async def reseal_page(
 ) -> Reached:
     """Encrypt values of a page of a table again, of all threads. Safe during other writes, and to repeat.
 
-    The beginnings of values are read to find the wanted ones. These are stored again in transactions of a few
+    The beginnings of values are read to find the wanted values. Wanted values are stored again in transactions of a few
     megabytes, unless they were changed meanwhile.
 
     Args:
@@ -241,7 +241,7 @@ def _after(names: Sequence[str], cursor: tuple[Any, ...] | None) -> dict[str, An
 
 
 def _read_columns(table: str) -> list[str]:
-    """Return the columns of a table that are read besides its key: content, and the columns it is bound to."""
+    """Return the columns of a table that are read besides its key: content, and the columns to which it is bound."""
     contents = _sealed(table)
     bound = {name: None for content in contents.values() for name in content.key}
     return [*contents, *(name for name in bound if name not in KEYS[table])]

@@ -1,12 +1,12 @@
--- The whole schema, but for the table of migrations (`bootstrap.sql`). The comments at the end describe every column.
+-- The whole schema, except the table of migrations (`bootstrap.sql`). The comments at the end describe every column.
 -- Every name has its schema: nothing depends on search_path. Every key starts with thread_id, so a distributed
 -- PostgreSQL can keep a thread on one node. Ids compare byte by byte (collation "C"), as in Python.
 
 -- A thread is one conversation or task. The first put makes its row; later puts update it every few seconds, so that
 -- listing threads reads no checkpoints. `version` counts updates of title and metadata, so that a stale update can be
 -- refused. `pgstate maintain` deletes or prunes a thread after `expires_at`, which moves with `updated_at` if there is
--- a `ttl`. An archived thread (`archived_at`) keeps only this row, so that lists find it. A copy or a fork keeps what
--- it has inherited, even if it is pruned or deleted elsewhere. `origin_thread_ids` names all its sources.
+-- a `ttl`. An archived thread (`archived_at`) keeps only this row, so that lists find it. A copy or a fork keeps the
+-- rows that it has inherited, even if they are pruned or deleted elsewhere. `origin_thread_ids` names all its sources.
 CREATE TABLE /*schema*/threads (
     thread_id text COLLATE "C" NOT NULL,
     agent text,
@@ -35,19 +35,19 @@ CREATE INDEX threads_tenant_id_idx ON /*schema*/threads (tenant_id, updated_at D
 CREATE INDEX threads_agent_idx ON /*schema*/threads (agent, updated_at DESC, thread_id) WHERE agent IS NOT NULL;
 CREATE INDEX threads_status_idx ON /*schema*/threads (status, updated_at DESC, thread_id) WHERE status <> 'idle';
 CREATE INDEX threads_forked_from_idx ON /*schema*/threads (forked_from_thread_id) WHERE forked_from_thread_id IS NOT NULL;
--- Rows of copies and forks alone are in it.
+-- Only rows of copies and forks are in this index.
 CREATE INDEX threads_origin_thread_ids_idx ON /*schema*/threads USING gin (origin_thread_ids)
     WHERE origin_thread_ids IS NOT NULL;
 CREATE INDEX threads_expires_at_idx ON /*schema*/threads (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb_path_ops) WITH (fastupdate = off);
 
--- A checkpoint is the state after one superstep, linked to its parent. `state` holds what is small (versions, scalars)
--- and, for every other channel, references into `segment_ids`. `revision` is a new random number whenever the row is
--- written: a process that builds on a cached checkpoint checks that it is unchanged. Columns that queries filter by are
--- typed; `metadata` has everything. `next_checkpoint_id` is a child, set if a prune removed all children: the branch
--- continued from here. `state_version` is the version of the application's state; null is the first. `is_copy` is true
--- if a copy or a fork brought the row here: the run that it names wrote it in another thread, and is deleted there
--- alone.
+-- A checkpoint is the state after one superstep, linked to its parent. `state` holds small values (versions, scalars)
+-- and, for every other channel, references into `segment_ids`. Each write of the row sets `revision` to a new random
+-- number, so that a process that builds on a cached checkpoint can check that it is unchanged. Columns that queries
+-- filter by are typed; `metadata` has everything. `next_checkpoint_id` is set if a prune removed all children. It names
+-- such a child, and shows that the branch continued from here. `state_version` is the version of the application's
+-- state; null is the first. `is_copy` is true if a copy or a fork copied the row here. Then its run wrote it in another
+-- thread, and a deletion of the run deletes it only there.
 CREATE TABLE /*schema*/checkpoints (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -67,14 +67,14 @@ CREATE TABLE /*schema*/checkpoints (
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
--- Only for listings over all threads. "POSIX" orders as "C" does, but under another name: so the planner cannot use
--- this index to look for the newest checkpoint of one thread.
+-- This index serves only lists over all threads. "POSIX" sorts like "C", but has another name, so that the planner
+-- cannot use this index to look for the newest checkpoint of one thread.
 CREATE INDEX checkpoints_checkpoint_id_idx ON /*schema*/checkpoints (checkpoint_id COLLATE "POSIX");
--- Each index, and each predicate, makes a put slower. The other columns that queries filter by follow the parent in
--- this index, where they cost least: new entries go to its end. A query without a parent scans this index instead of
--- the rows.
+-- Each index, and each predicate of an index, makes a put slower. The other columns that queries filter by follow the
+-- parent in this index. They cost least here, because new entries go to its end. A query without a parent scans this
+-- index instead of the rows.
 CREATE INDEX checkpoints_parent_idx ON /*schema*/checkpoints (parent_checkpoint_id, source, step, created_at);
--- Checkpoints of a plain graph have no run: an entry for each would cost more than the predicate.
+-- Checkpoints of a plain graph have no run. An index entry for each would cost more than the predicate.
 CREATE INDEX checkpoints_run_id_idx ON /*schema*/checkpoints (run_id) WHERE run_id IS NOT NULL;
 
 -- A segment is an immutable piece of encoded channel data, shared by every checkpoint whose `segment_ids` name it:
@@ -89,7 +89,7 @@ ALTER TABLE /*schema*/segments ALTER COLUMN data SET STORAGE EXTERNAL;
 
 -- Pending writes are results of tasks in a superstep that has no checkpoint yet. One row holds the numbered ordinary
 -- writes of one call; a special channel (error -1, scheduled -2, interrupt -3, resume -4) has a separate row. There is
--- no foreign key to checkpoints: writes may arrive before their checkpoint, and after a rollback.
+-- no foreign key to checkpoints, because writes may arrive before their checkpoint, and after a rollback.
 CREATE TABLE /*schema*/writes (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -105,7 +105,7 @@ CREATE TABLE /*schema*/writes (
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/writes ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX writes_run_id_idx ON /*schema*/writes (run_id) WHERE run_id IS NOT NULL;
--- Interrupts, newest first. Those of subgraphs are in the root namespace, too.
+-- Interrupts, newest first. Interrupts of subgraphs are in the root namespace, too.
 CREATE INDEX writes_interrupts_idx ON /*schema*/writes (created_at DESC, thread_id, task_id)
     WHERE idx = -3 AND checkpoint_ns = '';
 
@@ -125,7 +125,7 @@ CREATE TABLE /*schema*/data_keys (
 );
 CREATE UNIQUE INDEX data_keys_scope_idx ON /*schema*/data_keys (scope) WHERE is_current;
 
--- Legal holds. No data of a thread with a row here is deleted. Holding a thread locks its row.
+-- Legal holds. No data of a thread with a row here is deleted. A new hold locks the thread's row.
 CREATE TABLE /*schema*/holds (
     thread_id text COLLATE "C" NOT NULL,
     reason text COLLATE "C" NOT NULL,
@@ -145,8 +145,8 @@ CREATE TABLE /*schema*/labels (
 );
 
 -- A lease is the right to advance a thread until `expires_at`, by the clock of the database. Every new holder gets a
--- greater `fencing_token`, so that late writes of the last holder are refused. Without a holder it was given back. The
--- first token of a thread is the time in microseconds: it is greater than all before it, also if the row was deleted.
+-- greater `fencing_token`, so that late writes of the last holder are refused. A released lease has no holder. The
+-- first token of a thread is the time in microseconds. It exceeds earlier tokens, even if the row was deleted.
 CREATE TABLE /*schema*/leases (
     thread_id text COLLATE "C" NOT NULL,
     holder_id text COLLATE "C",
@@ -167,9 +167,9 @@ CREATE TABLE /*schema*/tombstones (
 );
 CREATE INDEX tombstones_expires_at_idx ON /*schema*/tombstones (expires_at, thread_id);
 
--- Archives: objects outside of the database, each with the rows of several threads, and a manifest beside it. A row is
--- stored before its objects are; until it is complete, nothing was deleted from the database for it. `root` is the
--- SHA-256 that the manifest must have.
+-- Archives: objects outside of the database, each with the rows of several threads, and a manifest beside it. The row
+-- of an archive is stored before its objects. Until the archive is complete, no rows of its threads are deleted. `root`
+-- is the SHA-256 that the manifest must have.
 CREATE TABLE /*schema*/archives (
     archive_id text COLLATE "C" NOT NULL,
     url text NOT NULL,
@@ -196,8 +196,8 @@ CREATE INDEX archived_threads_archive_id_idx ON /*schema*/archived_threads (arch
 CREATE INDEX archived_threads_user_id_idx ON /*schema*/archived_threads (user_id) WHERE user_id IS NOT NULL;
 
 -- Policies of how long threads are kept. A policy selects threads, and has ages for its actions. It visits all threads
--- again and again: `cursor_id` is its position, `began_at` the start of this visit, `last_began_at` that of the last
--- one.
+-- again and again: `cursor_id` is its position, `began_at` the start of the present visit, `last_began_at` the start of
+-- the previous visit.
 CREATE TABLE /*schema*/retention_policies (
     name text COLLATE "C" NOT NULL,
     agent text,
@@ -222,7 +222,7 @@ CREATE TABLE /*schema*/retention_policies (
 );
 
 -- Answers to interrupts, at most one for each. The application resumes the graph with them. `answer_id` is random for
--- each call: a call that is repeated after a lost connection finds its own answer.
+-- each call, so that a call that is repeated after a lost connection finds its own answer.
 CREATE TABLE /*schema*/answers (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -248,11 +248,11 @@ CREATE TABLE /*schema*/projections (
 );
 CREATE INDEX projections_state_idx ON /*schema*/projections USING gin (state jsonb_path_ops);
 
--- A run is one invocation of a graph on a thread. Its process renews `alive_until`; a running run whose time has passed
--- was left by a process that died. Steps, tokens and cost are those of all attempts, `steps_before` those of the
--- attempts before the last; other columns describe the last attempt, `first_started_at` the first. If the run was
--- enqueued (`queue`), the queue writes status, attempt, end and error, and the recorder the rest. A run that deletes
--- its thread stays with its events until `delete_at`, so that their readers learn of its end.
+-- A run is one invocation of a graph on a thread. Its process renews `alive_until`. If this time of a running run has
+-- passed, its process has died. Steps, tokens and cost are sums over all attempts; `steps_before` leaves out the last
+-- attempt, `first_started_at` is the start of the first, and other columns describe the last. If the run was enqueued
+-- (`queue`), the queue writes status, attempt, end and error, and the recorder the rest. A run that deletes its thread
+-- stays with its events until `delete_at`, so that readers of the events learn of its end.
 CREATE TABLE /*schema*/runs (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -299,9 +299,9 @@ CREATE INDEX runs_run_id_idx ON /*schema*/runs (run_id);
 CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WHERE steps > 25;
 CREATE INDEX runs_delete_at_idx ON /*schema*/runs (delete_at) WHERE delete_at IS NOT NULL;
 
--- Feedback is a score or a comment, or both, on a run or on one of its spans. It cannot be given to a run that is
--- deleted meanwhile: the foreign key locks the run's row. With a serializer of the caller's, which may encrypt, the
--- comment is `value`, and not readable here.
+-- Feedback is a score or a comment, or both, on a run or on one of its spans. It cannot be given to a run that is being
+-- deleted, because the foreign key locks the run's row. If the caller has its own serializer, which may encrypt, the
+-- comment is encoded in `value`.
 CREATE TABLE /*schema*/feedback (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -322,11 +322,12 @@ CREATE TABLE /*schema*/feedback (
 );
 CREATE INDEX feedback_created_at_idx ON /*schema*/feedback (created_at DESC, thread_id, run_id, feedback_id);
 
--- A run in the queue waits for a worker, or is run by one; its row in `runs` stays when this one is deleted. Only a
--- ready run can be claimed: it is the first of its thread by `number`, and due. Its number is 0, which is unique in a
--- thread: so a thread has one running run at most, and a claim reads no run that cannot be claimed. The `position` of a
--- key's first ready run is the least of the queue, that of each further one is greater by one: keys take turns. A claim
--- sets `is_limited` for the runs of a key that is at its limit, so that later claims do not read them.
+-- A run in the queue waits for a worker, or a worker runs it. When its row here is deleted, its row in `runs` stays.
+-- Only a ready run can be claimed: the first run of its thread by `number`, if it is due. A ready run has the number 0,
+-- which is unique in a thread. So a thread has at most one running run, and a claim reads no run that cannot be
+-- claimed. The `position` of a key's first ready run is the smallest of the queue, and each further run of the key adds
+-- one. So keys take turns. A claim sets `is_limited` for the runs of a key that is at its limit, so that later claims
+-- do not read them.
 CREATE TABLE /*schema*/queue (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -384,7 +385,7 @@ ALTER TABLE /*schema*/run_requests ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX run_requests_answer_at_idx ON /*schema*/run_requests ((options ->> 'graph'), answer_at)
     WHERE answer_at IS NOT NULL;
 
--- The workers, so that runs which no living worker accepts can be found.
+-- The workers. They are stored so that runs can be found that no living worker accepts.
 CREATE TABLE /*schema*/workers (
     worker_id text COLLATE "C" NOT NULL,
     started_at timestamptz NOT NULL DEFAULT now(),
@@ -397,11 +398,11 @@ CREATE TABLE /*schema*/workers (
     PRIMARY KEY (worker_id)
 );
 
--- The events of runs that a worker runs, several in a row. They are numbered without gaps over all attempts of a run,
--- by one transaction at a time: it updates the run's row in `queue`, which has the worker's fencing token, the last
--- number, and the number of events under this lease, by which a batch that is sent again is found. `setup()` and
--- `pgstate maintain` make partitions by day; the default partition takes other days. Days are dropped as a whole.
--- `runs.last_event` keeps the number of a run's last event.
+-- The events of runs that a worker runs; a row has several events. Events are numbered without gaps over all attempts
+-- of a run, by one transaction at a time, which updates the run's row in `queue`. That row has the worker's fencing
+-- token, the last number, and the number of events under this lease, by which a batch that is sent again is detected.
+-- `setup()` and `pgstate maintain` make partitions by day; the default partition takes other days. Days are dropped as
+-- a whole. `runs.last_event` keeps the number of a run's last event.
 CREATE TABLE /*schema*/stream_batches (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -419,7 +420,7 @@ CREATE TABLE /*schema*/stream_batches (
 ALTER TABLE /*schema*/stream_batches ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE TABLE /*schema*/stream_batches_default PARTITION OF /*schema*/stream_batches DEFAULT;
 
--- Limits of runs at the same time, or per window: of a queue, of each of its keys, or of one key.
+-- Limits of the runs of a queue, of each of its keys, or of one key: at the same time, or per window of time.
 CREATE TABLE /*schema*/queue_limits (
     queue text NOT NULL,
     key text NOT NULL,
@@ -429,8 +430,8 @@ CREATE TABLE /*schema*/queue_limits (
     PRIMARY KEY (queue, key)
 );
 
--- Claims under a limit. A claim counts running runs in its snapshot, and changes the revision that it has read: so no
--- claim of the same key is missing in the count.
+-- Claims under a limit. A claim counts running runs in its snapshot, and changes the revision that it has read. So it
+-- fails if it has not counted another claim of the same key.
 CREATE TABLE /*schema*/queue_keys (
     queue text NOT NULL,
     key text NOT NULL,
@@ -440,10 +441,11 @@ CREATE TABLE /*schema*/queue_keys (
     PRIMARY KEY (queue, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- At each tick of a schedule a run is enqueued, in the transaction that sets `next_at` to the following tick: whoever
--- locks the row first does it. The run's id is made of the schedule's name and the tick. Like `workers`, the table has
--- rows of no thread: where tables are distributed by thread, it is not. One that a client of the server has made is
--- deleted with its thread, so that it never runs on a later thread of the same id.
+-- At each tick of a schedule a run is enqueued, in the transaction that sets `next_at` to the following tick. The
+-- process that locks the row first does this. The run's id is made from the schedule's name and the tick. Like
+-- `workers`, the table belongs to no thread, so it is not distributed where other tables are distributed by thread. A
+-- schedule that a client of the server has made is deleted with its thread, so that it never runs on a later thread of
+-- the same id.
 CREATE TABLE /*schema*/schedules (
     name text COLLATE "C" NOT NULL,
     graph text NOT NULL,
@@ -473,9 +475,9 @@ CREATE INDEX schedules_next_at_idx ON /*schema*/schedules (next_at) WHERE next_a
 CREATE INDEX schedules_thread_id_idx ON /*schema*/schedules (thread_id) WHERE thread_id IS NOT NULL;
 
 -- Webhooks to deliver. The transaction that ends a run with a `webhook` inserts a row. The row is deleted when the URL
--- has responded. A process that delivers it moves `deliver_after`, so that another one does it if the process dies: a
--- webhook may be delivered twice, with the same key. A row outlives a thread that its run deletes at its end. Any other
--- deletion of the thread deletes the row. Copies and exports of threads leave this table out.
+-- has responded. A process that delivers a webhook moves `deliver_after`, so that another process delivers it if that
+-- one dies. So a webhook may be delivered twice, with the same key. If a run deletes its thread at its end, the row
+-- stays. Any other deletion of the thread deletes the row. Copies and exports of threads leave this table out.
 CREATE TABLE /*schema*/webhooks (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -490,8 +492,8 @@ CREATE TABLE /*schema*/webhooks (
 CREATE INDEX webhooks_deliver_after_idx ON /*schema*/webhooks (deliver_after) WHERE deliver_after IS NOT NULL;
 CREATE INDEX webhooks_failed_idx ON /*schema*/webhooks (ended_at DESC, thread_id, run_id) WHERE deliver_after IS NULL;
 
--- Assistants are graphs with a config and a context of their own. Each change makes a version; one is current, and is
--- what runs use. Like schedules they are of no thread.
+-- Assistants are graphs with their own config and context. Each change makes a version; runs use the current version.
+-- Like schedules, assistants belong to no thread.
 CREATE TABLE /*schema*/assistants (
     assistant_id text COLLATE "C" NOT NULL,
     version integer NOT NULL,
@@ -512,12 +514,13 @@ CREATE TABLE /*schema*/assistant_versions (
     PRIMARY KEY (assistant_id, version)
 );
 
--- What agents keep beyond a conversation. A namespace is a path of labels, compared label by label. `value` is what the
--- agent stored; `words` are those of its indexed fields, for full text. Rows of a namespace that has become large are
--- in the indexes for approximate search (`is_large`), or wait for `maintain` to put them there (`is_waiting`); others
--- are searched exactly. `index_fields` are the fields to index: null for those of the store, none if the item is not
--- indexed. An item is `is_unindexed` until its embeddings are stored, after the embedding model failed. A memory has a
--- `kind`, and a `digest` by which a duplicate is found. `value` is content, which may be encrypted.
+-- Items that agents keep beyond a conversation. A namespace is a path of labels, compared label by label. `value` is
+-- the stored value; `words` are the words of its indexed fields, for full-text search. Rows of a namespace that has
+-- become large are in the indexes for approximate search (`is_large`), or wait until `maintain` puts them there
+-- (`is_waiting`); other rows are searched exactly. `index_fields` are the fields to index: null for the store's fields,
+-- empty if the item is not indexed. If the embedding model failed, an item is `is_unindexed` until its embeddings are
+-- stored. A memory has a `kind`, and a `digest` by which a duplicate is found. `value` is content, which may be
+-- encrypted.
 CREATE TABLE /*schema*/memories (
     namespace text[] COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -593,8 +596,8 @@ CREATE TABLE /*schema*/large_namespaces (
     PRIMARY KEY (namespace)
 );
 
--- Indexes of embeddings, one for each model. The vectors of an index are in a table of its own, `memory_vectors_1`, as
--- the number of dimensions is part of its type. Searches use the last one that is complete.
+-- Indexes of embeddings, one for each model. Each index has its own table of vectors, like `memory_vectors_1`, because
+-- the number of dimensions is part of the type. Searches use the last index that is complete.
 CREATE TABLE /*schema*/memory_indexes (
     name text COLLATE "C" NOT NULL,
     number integer NOT NULL,
@@ -612,8 +615,8 @@ CREATE TABLE /*schema*/memory_indexes (
 CREATE UNIQUE INDEX memory_indexes_number_idx ON /*schema*/memory_indexes (number);
 
 -- Files of agents, outside of threads. A namespace is a list of labels, compared as a whole. The row of a file names
--- its newest version, and stays when the file is deleted: whoever changes the file locks it. It is narrow, so that
--- lists of files read no contents.
+-- its newest version. A change of the file locks this row, so the row stays when the file is deleted. The row has no
+-- content, so that lists of files read little.
 CREATE TABLE /*schema*/files (
     namespace text[] COLLATE "C" NOT NULL,
     path text COLLATE "C" NOT NULL,
@@ -630,8 +633,8 @@ CREATE TABLE /*schema*/files (
 CREATE INDEX files_directory_idx ON /*schema*/files (namespace, directory) WHERE deleted_at IS NULL;
 
 -- The text of each file's newest version, for searches. Files of a few kilobytes are kept in the row itself and not
--- compressed: to search 10,000 of them takes a third to a seventh of the time. Binary files, texts with NUL, and files
--- that a serializer of the caller's own has encoded are not here.
+-- compressed: a search of 10,000 such files takes a third to a seventh of the time. Binary files, texts with NUL, and
+-- files that a caller's own serializer has encoded are not here.
 CREATE TABLE /*schema*/file_texts (
     namespace text[] COLLATE "C" NOT NULL,
     path text COLLATE "C" NOT NULL,
@@ -640,8 +643,8 @@ CREATE TABLE /*schema*/file_texts (
 ) WITH (toast_tuple_target = 8160);
 ALTER TABLE /*schema*/file_texts ALTER COLUMN content SET STORAGE EXTERNAL;
 
--- Every version of every file, with the run and the checkpoint that it was written from. `change_id` is random for each
--- attempt at a version: a write that is repeated after a lost connection finds its own version.
+-- Every version of every file, with the run and the checkpoint from which it was written. `change_id` is random for
+-- each write, so that a write that is repeated after a lost connection finds its own version.
 CREATE TABLE /*schema*/file_versions (
     namespace text[] COLLATE "C" NOT NULL,
     path text COLLATE "C" NOT NULL,
@@ -701,14 +704,14 @@ CREATE TABLE /*schema*/spans (
     PRIMARY KEY (thread_id, run_id, span_id, started_at)
 ) PARTITION BY RANGE (started_at);
 CREATE INDEX spans_started_at_idx ON /*schema*/spans (kind, started_at) WHERE kind <> 'llm';
--- Costs of models are summed from this index alone.
+-- Sums of the costs of models read only this index.
 CREATE INDEX spans_model_calls_idx ON /*schema*/spans (started_at)
     INCLUDE (provider, model, input_tokens, output_tokens, cache_read_tokens, reasoning_tokens, cost)
     WHERE kind = 'llm';
 CREATE TABLE /*schema*/spans_default PARTITION OF /*schema*/spans DEFAULT;
 
--- Exporters of spans. One process at a time exports, the holder; another takes over when its time has passed, by the
--- clock of the database.
+-- Exporters of spans. One process at a time exports, the holder. Another process takes over when the holder's time has
+-- passed, by the clock of the database.
 CREATE TABLE /*schema*/exporters (
     name text COLLATE "C" NOT NULL,
     endpoint text NOT NULL,
@@ -718,8 +721,8 @@ CREATE TABLE /*schema*/exporters (
     PRIMARY KEY (name)
 );
 
--- Spans that have ended and are not exported yet, queued by the transaction that stores their end, while there is an
--- exporter. So it does not matter in which order transactions commit. Rows are deleted when the spans have arrived.
+-- Spans that have ended and are not exported yet. While there is an exporter, the transaction that stores the end of a
+-- span queues it. So no span is missed, however late a transaction commits. Rows are deleted after the export.
 CREATE TABLE /*schema*/span_exports (
     thread_id text COLLATE "C" NOT NULL,
     export_id text COLLATE "C" NOT NULL,
@@ -731,12 +734,13 @@ CREATE TABLE /*schema*/span_exports (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX span_exports_created_at_idx ON /*schema*/span_exports (created_at, thread_id, export_id);
 
--- A tool execution is one action: committed before the tool runs, completed after it. The key identifies the action, so
--- that it is done once. `result` is the exact result, encoded by the serializer, and compressed if `result_type` begins
--- with `frame/`. `fingerprint` distinguishes actions under one tool-call id. `intent_id` is random for each attempt;
--- only its owner may write the outcome. `answers` is the number of resume values of its task that were used to settle
--- it. `origin_thread_id` is the thread it was begun on, if a fork or a copy brought it; its token is made of that id.
--- As long as it was not begun again here (`is_copy`), it is compensated on that thread.
+-- A tool execution is one action. Its row is committed before the tool runs, and completed after it. The key identifies
+-- the action, so that it is done once. `result` is the exact result, encoded by the serializer, and compressed if
+-- `result_type` begins with `frame/`. `fingerprint` distinguishes actions under one tool-call id. `intent_id` is random
+-- for each attempt; only its owner may write the outcome. `answers` is the number of resume values of the task that
+-- were used to settle the action. `origin_thread_id` is the thread on which the action began, if a fork or a copy
+-- copied it here; its token is made from that id. Unless it was begun again here (`is_copy` is true), it is compensated
+-- there.
 CREATE TABLE /*schema*/tool_executions (
     thread_id text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
@@ -777,9 +781,9 @@ CREATE INDEX tool_executions_status_idx ON /*schema*/tool_executions (status, st
 
 -- Every chat message where it first appeared; an edit or a removal is a separate row (`change`: added, edited,
 -- removed). `position` is its place in the channel at that checkpoint; a message in two channels has a row for each.
--- The messages of a branch are the rows of its checkpoints, in the order in which they were added last: a message that
--- is put between others is added with all that follow it. When a prune removes the parent of a checkpoint, the
--- checkpoint gets a row for each message of its branch, and for each removed one, with its content.
+-- The messages of a branch are the rows of its checkpoints, in the order in which they were added last. If a message is
+-- put between others, all messages that follow it are added again. When a prune removes the parent of a checkpoint, the
+-- checkpoint gets a row for each message of its branch, and for each removed message, with its content.
 CREATE TABLE /*schema*/messages (
     thread_id text COLLATE "C" NOT NULL,
     message_id text COLLATE "C" NOT NULL,
@@ -817,7 +821,7 @@ CREATE TABLE /*schema*/events (
 );
 CREATE INDEX events_kind_idx ON /*schema*/events (kind, created_at);
 
--- Whether events are chained: then it has one row. Like `prices`, it is of no thread and no tenant.
+-- The setting that events are chained: one row if they are. Like `prices`, the table belongs to no thread or tenant.
 CREATE TABLE /*schema*/event_chaining (
     is_on boolean NOT NULL DEFAULT true,
     since timestamptz NOT NULL DEFAULT now(),
@@ -825,7 +829,7 @@ CREATE TABLE /*schema*/event_chaining (
     CONSTRAINT event_chaining_has_one_row CHECK (is_on)
 );
 
--- The chain of a thread's events: its length, and the hash of its last entry. Whoever appends locks the row.
+-- The chain of a thread's events: its length, and the hash of its last entry. A transaction that appends locks the row.
 CREATE TABLE /*schema*/event_chains (
     thread_id text COLLATE "C" NOT NULL,
     chain_id text NOT NULL,
@@ -834,9 +838,9 @@ CREATE TABLE /*schema*/event_chains (
     PRIMARY KEY (thread_id)
 );
 
--- An entry of a chain is an event as it was stored: `digest` is the SHA-256 of `salt` and the event, `hash` that of the
--- hash before it and the digest. The salt is removed when the event is deleted or redacted. Without it, the event
--- cannot be guessed from the digest. A redacted event has a later entry, too.
+-- An entry of a chain is an event as it was stored. `digest` is the SHA-256 of `salt` and the event; `hash` is the
+-- SHA-256 of the previous hash and the digest. The salt is removed when the event is deleted or redacted. Without the
+-- salt, the event cannot be guessed from the digest. A redacted event has a second entry later in the chain.
 CREATE TABLE /*schema*/event_hashes (
     thread_id text COLLATE "C" NOT NULL,
     number bigint NOT NULL,
@@ -848,7 +852,7 @@ CREATE TABLE /*schema*/event_hashes (
 );
 CREATE INDEX event_hashes_event_id_idx ON /*schema*/event_hashes (thread_id, event_id);
 
--- Chains of threads that were deleted or erased. `chain_id` is random: the row says nothing of the thread.
+-- Chains of threads that were deleted or erased. `chain_id` is random, so the row does not identify the thread.
 CREATE TABLE /*schema*/event_chain_ends (
     chain_id text COLLATE "C" NOT NULL,
     number bigint NOT NULL,
@@ -858,8 +862,8 @@ CREATE TABLE /*schema*/event_chain_ends (
     PRIMARY KEY (chain_id)
 );
 
--- Erasures, and their receipts, which name no person. While one is going on, `subject` is a salted hash by which the
--- same call finds it again, and `counts` the rows that are erased so far, counted by the transactions that erase them.
+-- Erasures, and their receipts, which name no person. While an erasure goes on, `subject` is a salted hash by which the
+-- same call finds it again, and `counts` are the numbers of erased rows, counted by the transactions that erase them.
 CREATE TABLE /*schema*/erasures (
     erasure_id text COLLATE "C" NOT NULL,
     kind text NOT NULL,
@@ -873,10 +877,10 @@ CREATE TABLE /*schema*/erasures (
 );
 CREATE INDEX erasures_started_at_idx ON /*schema*/erasures (started_at DESC, erasure_id);
 
--- Recorded entries that are not in the tables yet: one row with each checkpoint, in its transaction, with the runs,
--- spans, events and messages that belong to it. A writer moves it within a second, also after a crash. Deleting a row
--- and writing its entries is one transaction, so it is done once. `is_alone`: written without a checkpoint, like the
--- end of a run.
+-- Recorded entries that are not in the tables yet. The transaction of a checkpoint stores one row with the runs, spans,
+-- events and messages that belong to it. A writer moves the entries into the tables within a second, also after a
+-- crash. One transaction deletes a row and writes its entries, so that they are written once. `is_alone` is true for a
+-- row that was stored without a checkpoint, like the end of a run.
 CREATE TABLE /*schema*/journal (
     thread_id text COLLATE "C" NOT NULL,
     entry_id text COLLATE "C" NOT NULL,
@@ -910,7 +914,7 @@ CREATE TABLE /*schema*/budgets (
 );
 
 -- Costs of today's model calls whose thread or run was deleted, so that a deletion does not restore a budget. The table
--- has rows only while there are budgets. They belong to no thread and have no content; `maintain` deletes those of
+-- has rows only while there are budgets. Its rows belong to no thread and have no content; `maintain` deletes rows of
 -- other days.
 CREATE TABLE /*schema*/deleted_costs (
     started_at timestamptz NOT NULL,
@@ -923,7 +927,7 @@ CREATE TABLE /*schema*/deleted_costs (
     PRIMARY KEY (started_at, span_id)
 );
 
--- Reports of `maintain`, with the sizes of the tables. Like `workers`, the table has rows of no thread.
+-- Reports of `maintain`, with the sizes of the tables. Like `workers`, the table belongs to no thread.
 CREATE TABLE /*schema*/maintenance (
     maintained_at timestamptz NOT NULL DEFAULT now(),
     seconds double precision NOT NULL,
@@ -932,7 +936,7 @@ CREATE TABLE /*schema*/maintenance (
     PRIMARY KEY (maintained_at)
 );
 
--- Views for common queries; filter and aggregate them.
+-- Views for common queries, which can be filtered and aggregated.
 
 -- Runs that ended with an error or took too long, and runs whose process died.
 CREATE VIEW /*schema*/failed_runs AS
@@ -1043,7 +1047,7 @@ SELECT m.day, m.agent, m.provider, m.model, m.tenant_id, m.user_id, count(*) AS 
 FROM /*schema*/model_calls m
 GROUP BY m.day, m.agent, m.provider, m.model, m.tenant_id, m.user_id;
 
--- Handoffs from one agent to another, with the time until the next one of the thread.
+-- Handoffs from one agent to another, with the time until the thread's next handoff.
 CREATE VIEW /*schema*/handoffs AS
 SELECT v.thread_id, v.event_id, v.created_at, v.run_id, v.payload ->> 'from' AS source, v.payload ->> 'to' AS target,
     v.payload ->> 'reason' AS reason,
@@ -1055,9 +1059,9 @@ SELECT v.thread_id, v.event_id, v.created_at, v.run_id, v.payload ->> 'from' AS 
 FROM /*schema*/events v
 WHERE v.kind = 'handoff';
 
--- The run, tools and cost behind each checkpoint of the root namespace. The spans of a superstep have the checkpoint it
--- started from, or only its number, if they were stored before it. Spans of subgraphs have their own checkpoints;
--- `runs.provenance()` in Python includes them.
+-- The run, tools and cost behind each checkpoint of the root namespace. The spans of a superstep have the checkpoint
+-- from which it started, or only the superstep's number if they were stored before that checkpoint. Spans of subgraphs
+-- have their own checkpoints; `runs.provenance()` in Python includes them.
 CREATE VIEW /*schema*/provenance AS
 SELECT c.thread_id, c.checkpoint_id, c.parent_checkpoint_id, c.source, c.step, c.created_at, c.run_id,
     r.status AS run_status, r.agent, r.tenant_id, r.user_id, a.tools, a.model_calls, a.input_tokens, a.output_tokens,
@@ -1079,7 +1083,7 @@ FROM /*schema*/checkpoints c
     ) AS a ON true
 WHERE c.checkpoint_ns = '';
 
--- Summaries of threads: memories of the kind `summary` that come from one.
+-- Summaries of threads: memories of the kind `summary` that were made from a thread.
 CREATE VIEW /*schema*/summaries AS
 SELECT m.thread_id, m.checkpoint_id, m.run_id, m.message_id, m.user_id, m.tenant_id, m.valid_from AS created_at,
     m.value ->> 'content' AS content, m.namespace, m.key

@@ -60,10 +60,10 @@ async def setup(
         db: The connection.
         queries: The queries of the schema.
         with_metadata_index: Also index all metadata, if it is not indexed yet.
-        tenancy: `"rls"` to keep tenants apart, in empty tables. It is never turned off by leaving it out.
+        tenancy: `"rls"` to keep tenants apart, in empty tables. A later call without it does not turn it off.
         operators: Roles that see the rows of all tenants.
         workers: Roles that may list the names of the tenants, besides the owner of the tables.
-        audit: Whether to chain events by hashes from now on. It is never turned off by leaving it out.
+        audit: Whether to chain events by hashes from now on. A later call without it does not turn it off.
 
     Returns:
         Names of the migrations applied.
@@ -127,7 +127,7 @@ async def migrate_to(db: Connection, queries: Queries, version: int) -> list[str
     """
     shipped = migrations()
     if not 0 <= version <= shipped[-1].version:
-        raise ConfigurationError(f"there is no version {version}; this package knows 0 to {shipped[-1].version}")
+        raise ConfigurationError(f"version must be from 0 to {shipped[-1].version}, not {version}")
     async with db.transaction():
         await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
         await _begin(db, queries)
@@ -147,7 +147,7 @@ async def migrate_to(db: Connection, queries: Queries, version: int) -> list[str
 
 
 async def check_version(db: Connection, queries: Queries) -> None:
-    """Raise if the schema is missing, or of a version that this package does not work with.
+    """Raise an error if the schema is missing, or has a version with which this package does not work.
 
     Raises:
         SchemaMissingError: If the tables are missing.

@@ -23,5 +23,5 @@ VALUES (:version::integer, :name::text, :checksum::text, :is_additive::boolean);
 DELETE FROM /*schema*/migrations WHERE version = :version::integer;
 
 -- name: take_turns
--- Make concurrent setups wait for each other; without this they are correct, but one may fail and be retried.
+-- Make concurrent setups wait for each other. Without this lock, one of them may fail and be retried.
 SELECT pg_advisory_xact_lock(hashtextextended(:key::text, 0));

@@ -22,7 +22,7 @@ Tenancy = Literal["rls"]
 """How tenants are kept apart: by row-level security."""
 
 _PAGE: Final = 1000
-# From this version on, a view can have its reader's privileges.
+# The first version of PostgreSQL in which a view can have its reader's privileges.
 _OLDEST: Final = 150_000
 
 
@@ -54,7 +54,7 @@ def roles_of(tenancy: str | None, operators: Sequence[str], workers: Sequence[st
         tuple(identifier("workers", one) for one in several("workers", workers)),
     )
     if (found.operators or found.workers) and tenancy is None:
-        raise ConfigurationError("operators and workers require tenancy='rls'")
+        raise ConfigurationError("tenancy must be 'rls' if operators or workers are given")
     return found
 
 
@@ -70,11 +70,11 @@ async def has_walls(db: Connection, queries: Queries) -> bool:
 
 
 class Key(NamedTuple):
-    """An index as it must be if tables keep tenants apart.
+    """An index in the form that it must have if tables keep tenants apart.
 
     Attributes:
-        table_name: Its table.
-        index_name: Its name, which does not change.
+        table_name: The table.
+        index_name: The name, which does not change.
         conname: The constraint that it serves.
         definition: Definition of the constraint.
         making: The statement that makes the index.
@@ -88,7 +88,7 @@ class Key(NamedTuple):
 
 
 async def list_keys(db: Connection, queries: Queries) -> list[Key]:
-    """Return the indexes of tables that do not keep tenants apart yet, as they must be then."""
+    """Return the indexes of tables that do not keep tenants apart yet, in the form that they must get."""
     parameters = {"schema": f'"{queries.schema}"', "of_no_tenant": [*OF_NO_TENANT]}
     return [Key(*row) for row in await db.fetch(queries.list_keys, parameters)]
 
@@ -97,11 +97,11 @@ async def check_server(db: Connection, queries: Queries) -> None:
     """Check that the server can keep tenants apart.
 
     Raises:
-        TenantError: If it is too old, or has Citus.
+        TenantError: If the server is too old, or has Citus.
     """
     found = await _get(db, queries)
     if found.version < _OLDEST:
-        raise TenantError(f"tenants need PostgreSQL 15 or newer, for views; this is {found.version // 10_000}")
+        raise TenantError(f"tenants need a server of PostgreSQL 15 or newer, not {found.version // 10_000}")
     if found.has_citus:
         raise TenantError(
             "tenants cannot be kept apart in a database with Citus, whose workers do not get the setting that names "
@@ -138,7 +138,7 @@ async def make_walls_of_new(db: Connection, queries: Queries) -> None:
 
 
 def of_tenant(database: D, tenant: str | None, queries: Queries) -> D:
-    """Return the database of a tenant, over the connections of the given one. For `None`, return the given one.
+    """Return the database of a tenant, over the connections of `database`. For `None`, return `database` itself.
 
     Raises:
         ConfigurationError: If the name of the tenant is invalid.
@@ -173,12 +173,12 @@ async def refuse_without_tenant(db: Connection, queries: Queries, what: str) -> 
     """Check that the tables do not keep tenants apart. Call it where an object that needs a tenant has none.
 
     Raises:
-        TenantError: If they keep tenants apart.
+        TenantError: If the tables keep tenants apart.
     """
     if db.tenant is None and await has_walls(db, queries):
         raise TenantError(
-            f"the tables in schema {queries.schema!r} keep tenants apart, and {what} works for one: give it "
-            "state.for_tenant(...)"
+            f"{what} must be given state.for_tenant(...), because the tables in schema {queries.schema!r} keep tenants "
+            "apart"
         )
 
 
@@ -186,13 +186,13 @@ async def admit(db: Connection, queries: Queries, tenant: str) -> None:
     """Check that row-level security separates tenants for this role. Store the name of a new tenant.
 
     Raises:
-        TenantError: If it does not.
+        TenantError: If row-level security is not set up, or does not hold for this role.
     """
     walls = await _get(db, queries)
     if not walls.exist:
         raise TenantError(
             f"schema {queries.schema!r} does not keep tenants apart, or does not exist: call setup(tenancy='rls') "
-            "once, or `pgstate tenancy` if it has rows, and wait until that has ended"
+            "once, or run `pgstate tenancy` if it has rows, and wait for the end"
         )
     _refuse_passed(walls)
     known = tenant_queries(queries.schema)
@@ -203,8 +203,8 @@ async def admit(db: Connection, queries: Queries, tenant: str) -> None:
 def _refuse_passed(walls: _Walls) -> None:
     if walls.are_passed:
         raise TenantError(
-            "row-level security does not hold for this role: connect as one that is no superuser, has not BYPASSRLS, "
-            "and is no operator"
+            "row-level security does not hold for this role: connect as a role that is not a superuser, does not have "
+            "BYPASSRLS, and is not an operator"
         )
 
 
@@ -225,14 +225,14 @@ async def list_tenants_or_raise(db: Connection, queries: Queries) -> list[str]:
     """Return the names of all tenants.
 
     Raises:
-        TenantError: If the role may not list them, or sees the rows of all.
+        TenantError: If the role may not list the tenants, or sees the rows of all tenants.
     """
     _refuse_passed(await _get(db, queries))
     known = tenant_queries(queries.schema)
     db.tenant = NO_TENANT
     if not (await db.fetch(known.may_list_tenants, {"tenants_table": f'"{queries.schema}".tenants'}))[0][0]:
         raise TenantError(
-            f"the tables in schema {queries.schema!r} keep tenants apart, and this role may not list them: give the "
+            f"this role may not list the tenants, which the tables in schema {queries.schema!r} keep apart: give the "
             "worker state.for_tenant(...), or name the role in setup(tenancy='rls', workers=[...])"
         )
     return await list_tenants(db, queries)

@@ -1,6 +1,6 @@
 -- name: get_walls
--- Return whether the tables keep tenants apart, whether the role passes walls, the server's version, whether this
--- transaction may write, and whether the database has Citus.
+-- Return whether the tables keep tenants apart, whether the role sees all tenants nevertheless, the server's version,
+-- whether this transaction may write, and whether the database has Citus.
 SELECT EXISTS (
         SELECT 1 FROM pg_catalog.pg_class c
         WHERE c.oid = to_regclass(:threads::text) AND c.relrowsecurity AND c.relforcerowsecurity
@@ -13,16 +13,16 @@ SELECT EXISTS (
     EXISTS (SELECT 1 FROM pg_catalog.pg_extension e WHERE e.extname = 'citus');
 
 -- name: plan_walls
--- Set the roles that may see all tenants, or their names, and the tables that tenants share, for the walls that this
--- transaction makes.
+-- Set parameters of `wall.sql` in this transaction: the roles that may see all tenants, the roles that may list their
+-- names, and the tables that tenants share.
 SELECT set_config('pgstate.operators', :operators::text, true), set_config('pgstate.workers', :workers::text, true),
     set_config('pgstate.of_no_tenant', (:of_no_tenant::text[])::text, true),
     set_config('pgstate.keys', :keys::text, true),
     set_config('pgstate.is_moving', CASE WHEN :is_moving::boolean THEN 'on' ELSE 'off' END, true);
 
 -- name: list_keys
--- Return the indexes of tables that do not keep tenants apart yet, in the form in which keys begin with the tenant:
--- table, index, constraint, and definitions of the constraint and of the index.
+-- Return the indexes of tables that do not keep tenants apart yet, with definitions that begin with the tenant: table,
+-- index, constraint, and definitions of the constraint and of the index.
 SELECT c.relname::text, x.relname::text, k.conname::text,
     regexp_replace(pg_get_constraintdef(k.oid), '\(', '(pgstate_tenant, '),
     replace(
@@ -38,8 +38,8 @@ WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind IN ('r', 'p'
     AND NOT c.relname::text = ANY(:of_no_tenant::text[]) AND NOT EXISTS (
         SELECT 1 FROM pg_catalog.pg_policy p WHERE p.polrelid = c.oid AND p.polname = 'pgstate_tenant'
     )
-    -- An index that begins with an id is selective without the tenant. With it, the planner would take each such index
-    -- for one by tenant, as long as it has no statistics.
+    -- An index that begins with an id is selective without the tenant. If it began with the tenant, a planner without
+    -- statistics could use it to search by tenant.
     AND m.amname = 'btree' AND pg_get_indexdef(i.indexrelid, 1, true) <> 'pgstate_tenant'
     AND (i.indisunique OR NOT pg_get_indexdef(i.indexrelid) ~ 'USING btree \(\w*_id\M')
 ORDER BY c.relname, x.relname;

@@ -1,13 +1,13 @@
--- Walls tenants off from each other, in all tables of the schema. Idempotent; run by setup, for each table that is made
--- later, and at the end of a move. A table without a tenant column must be empty. Settings name roles, the tables that
--- tenants share, the keys as they will be (`list_keys`), and whether rows were moved.
+-- Adds row-level security (walls between tenants) to all tables of the schema. Idempotent; runs in setup, for each
+-- table that is made later, and at the end of a move. A table without a tenant column must be empty. Settings name
+-- roles, the tables that tenants share, the new definitions of keys (`list_keys`), and whether rows were moved.
 DO $wall$
 DECLARE
     home pg_catalog.regnamespace := (
         SELECT c.relnamespace FROM pg_catalog.pg_class c WHERE c.oid = '/*schema*/threads'::regclass
     );
     given text := 'pg_catalog.current_setting(''pgstate.tenant'', true)';
-    -- The sub-select is evaluated once, and the comparison is one that an index answers.
+    -- The sub-select is evaluated once, and an index can serve the comparison.
     named text := format('coalesce(nullif(%s, ''''), %s.no_tenant())', given, home);
     own text := format('pgstate_tenant OPERATOR(pg_catalog.=) (SELECT %s)', named);
     -- Neither '' nor '*' is a tenant.
@@ -62,7 +62,7 @@ BEGIN
                     ERRCODE = 'object_not_in_prerequisite_state', CONSTRAINT = 'pgstate_tenant';
             END IF;
         END IF;
-        -- References first: they hold the keys that they point to.
+        -- Foreign keys are replaced first, because keys to which they refer cannot be dropped.
         FOR part IN
             SELECT k.conname, k.conrelid::regclass::text AS referrer, regexp_replace(
                 pg_get_constraintdef(k.oid), '(FOREIGN KEY |REFERENCES [^(]*)\(', '\1(pgstate_tenant, ', 'g'
@@ -93,7 +93,7 @@ BEGIN
             ELSE
                 EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', item.name, part.conname);
             END IF;
-            -- What a move has built is taken, and the index of a partitioned table is made of those of its partitions.
+            -- Indexes that a move has built are used. Those of partitions become the index of the partitioned table.
             FOR leaf IN
                 SELECT c.oid::regclass::text AS name, i.indexrelid::regclass::text AS built,
                     c.relname || substr(part.index_name, length(item.plain_name) + 1) AS index_name
@@ -130,7 +130,7 @@ BEGIN
     FOR item IN SELECT unnest(references_of) AS making LOOP
         EXECUTE item.making;
     END LOOP;
-    -- Policies last: a key that is made would see no row.
+    -- Policies are made last, because the build of a key would see no rows under them.
     FOR item IN
         SELECT c.oid::regclass::text AS name, c.relforcerowsecurity AS is_forced,
             EXISTS (

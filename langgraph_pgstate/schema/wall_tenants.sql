@@ -1,4 +1,4 @@
--- Makes what walls between tenants need: an error, and a table of the tenants. Idempotent.
+-- Makes a function that raises an error and a table of tenants, which walls between tenants need. Idempotent.
 CREATE OR REPLACE FUNCTION /*schema*/no_tenant() RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE AS $function$
 BEGIN
     RAISE EXCEPTION 'no tenant is named, and the tables of this schema keep tenants apart' USING
@@ -7,7 +7,7 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION /*schema*/no_tenant() IS 'Raises: the transaction names no tenant in its setting pgstate.tenant.';
--- Tenants are known from their first use. Workers and maintain, which work for one tenant after the other, list them.
+-- A tenant is stored at its first use. Workers and `maintain`, which work for one tenant after the other, list them.
 CREATE TABLE IF NOT EXISTS /*schema*/tenants (
     pgstate_tenant text COLLATE "C" NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
@@ -20,7 +20,7 @@ DO $grants$
 DECLARE
     item record;
 BEGIN
-    -- Whoever may use threads of a schema that has roles already.
+    -- Roles that may already use the schema's threads may use this table, too.
     FOR item IN
         SELECT t.oid::regclass::text AS name, coalesce(nullif(quote_ident(r.rolname), ''), 'PUBLIC') AS role,
             string_agg(g.privilege_type, ', ') AS privileges
@@ -39,7 +39,7 @@ BEGIN
     END LOOP;
 END
 $grants$;
--- A worker of all tenants looks at their queues. It sees no more than a transaction of each tenant would, and no content.
+-- Finds work in the queues of tenants, for workers of all tenants. It sees what each tenant would, without content.
 CREATE OR REPLACE FUNCTION /*schema*/find_work(tenants text[], queues text[], graphs text[], adopts boolean)
 RETURNS TABLE (
     tenant text, is_ready boolean, seconds double precision, webhook_seconds double precision, worker_ids text[]

@@ -67,8 +67,8 @@ class ServerOptions(TypedDict, total=False):
         memory: Options of the long-term memory, in place of the state's.
         read_only: Whether operations that change something are refused. A read-only application runs no worker.
         cors: Options of Starlette's `CORSMiddleware`. By default, responses have no headers for other origins.
-        max_body_size: Bytes that a request's body may have; 16 MiB by default.
-        max_body_values: Lists, objects and items that a request's body may have; 100,000 by default.
+        max_body_size: Maximum number of bytes of a request's body; 16 MiB by default.
+        max_body_values: Maximum number of lists, objects and items of a request's body; 100,000 by default.
         rate_limit: The requests that each user may send; no limit by default.
         inspector: Whether the pages of the inspector are served below `/ui`; not by default.
         app: A Starlette or FastAPI application. Its routes come first. Its middleware and lifespan apply to all
@@ -76,7 +76,7 @@ class ServerOptions(TypedDict, total=False):
         app_auth: Whether `auth` authenticates the routes of `app`: `none` (the default), `middleware_first` or
             `auth_first`.
         receipt_key: Signs receipts of erasures that persons make on the pages: a secret of at least 16 bytes, or a
-            private key for Ed25519 as PEM. Without it they are not signed.
+            private key for Ed25519 as PEM. Without it, receipts are not signed.
         configurable_headers: Request headers that are passed to runs in `config["configurable"]`; none by default.
         disabled: Parts whose operations are left out: `assistants`, `threads`, `runs` (with crons, feedback and the
             commands of threads), `store`, `meta` (the operations about the server, except `/ok`).
@@ -130,7 +130,7 @@ class AgentServer(Starlette):
         self.service: Service | None = None
         disabled = options.get("disabled", ())
         if unknown := [part for part in disabled if part not in DISABLING]:
-            raise ConfigurationError(f"disabled names parts of {', '.join(DISABLING)}, not {unknown[0]!r}")
+            raise ConfigurationError(f"disabled must name parts among {', '.join(DISABLING)}, not {unknown[0]!r}")
         self.operations = tuple(one for one in OPERATIONS if one.part not in disabled)
         routes: list[Any] = [_route(one) for one in self.operations]
         if options.get("inspector", False):
@@ -163,10 +163,10 @@ class AgentServer(Starlette):
 
     @asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
-        """Run the worker and what else belongs to the application.
+        """Run the worker and the other parts of the application.
 
-        Starlette enters it for an application that is served alone. An application that mounts this one uses it as its
-        own lifespan, or enters it there: `async with server.lifespan(): ...`.
+        If the application is served alone, Starlette enters this lifespan. An application that mounts this one uses it
+        as its own lifespan, or enters it there: `async with server.lifespan(): ...`.
         """
         async with AsyncExitStack() as stack:
             opened = self._opening()
@@ -191,7 +191,7 @@ class AgentServer(Starlette):
                 stack.push_async_callback(service.tenants.close)
             if self._worker_options is not None:
                 self._worker = AsyncWorker(state, sources, **self._worker_options)
-                # Set until the worker has drained, so that `stop` can end the draining.
+                # `_worker` stays set until the worker has drained, so that `stop` can end the draining.
                 stack.callback(setattr, self, "_worker", None)
                 await stack.enter_async_context(self._worker)
                 if not is_walled:
@@ -213,13 +213,13 @@ class AgentServer(Starlette):
             TenantError: If requests have no user and so no tenant, or if tenants would share a part.
         """
         if self._authority is None:
-            raise TenantError("the tables keep tenants apart: create_app needs an auth whose users have a tenant_id")
+            raise TenantError("auth must be given, with users that have a tenant_id: the tables keep tenants apart")
         if self._store is not None:
-            raise TenantError("the tables keep tenants apart, and a store of your own does not: leave store out")
+            raise TenantError("store must be left out, because it does not keep tenants apart as the tables do")
 
     def _open_tenant(self, service: Service, tenant: str, stack: AsyncExitStack) -> Service:
         """Return the parts of a tenant. The stack closes them."""
-        # Not the state that `for_tenant` returns, because the application may go on using that state.
+        # The state is a new one, because the application may go on using the state that `for_tenant` returns.
         state = tenant_state(service.state, tenant)
         stack.push_async_callback(state.close)
         core = core_of(state)
@@ -282,7 +282,7 @@ def _limits_of(options: ServerOptions) -> BodyLimits:
 
 
 def _pages() -> Mount:
-    # Imported by name, because the inspector is above the server.
+    # The module is imported by name, because the inspector is a layer above the server.
     try:
         inspector = import_module("langgraph_pgstate.inspector.app")
     except ImportError as error:
@@ -306,7 +306,7 @@ async def _answer(operation: Operation, request: Request) -> Response:
             503, "the server is not running: the host application has not entered its lifespan", {"Retry-After": "1"}
         )
     authority = None if operation.is_open else service.authority
-    # Authenticated before the body is read, so that unknown clients cost little.
+    # The client is authenticated before the body is read, so that unknown clients cost little.
     most = service.limits.values
     body = await json_of(request, most) if authority is not None and authority.needs_body else None
     user = None if authority is None else await authority.authenticate(request, body)
@@ -328,7 +328,7 @@ async def _answer(operation: Operation, request: Request) -> Response:
 
 
 async def _sweep(state: AsyncPGState, store: BaseStore | None) -> None:
-    """Every minute, delete or prune expired threads, and embed memories whose embedding failed before."""
+    """Every minute, delete or prune expired threads, and embed memories that lack embeddings."""
     while True:
         await asyncio.sleep(_SWEEP_SECONDS)
         try:

@@ -135,7 +135,7 @@ async def create(call: Call) -> dict[str, Any]:
     except AssistantExistsError:
         if body.if_exists == "raise":
             raise
-        # The caller may create assistants, but has not made this one.
+        # The right to create assistants does not include the right to see this existing one.
         access = await _reading(call, body.assistant_id)
         found = await call.state.assistants.sorted(assistant_id=body.assistant_id, **access._asdict())
         if not found or not admits(scope, found[0].metadata):
@@ -144,9 +144,9 @@ async def create(call: Call) -> dict[str, Any]:
 
 
 async def update(call: Call) -> dict[str, Any]:
-    """Make a new version of an assistant the current one.
+    """Store a new version of an assistant, and make it the current version.
 
-    Not of a graph's own assistant.
+    A graph's own assistant cannot be changed.
     """
     body, assistant_id = call.body, _own(call)
     if body.graph_id is not None:
@@ -166,8 +166,8 @@ async def update(call: Call) -> dict[str, Any]:
 async def delete(call: Call) -> Response:
     """Delete an assistant with its crons, and with `delete_threads` its threads.
 
-    Fails with 409 if it has crons that the user may not delete. Threads under a hold are kept: the response is then
-    409 and names one of them, although the assistant and the other threads are deleted.
+    Fails with 409 if the assistant has crons that the user may not delete. Threads under a hold are kept. The response
+    is then 409 and names such a thread, although the assistant and the other threads are deleted.
     """
     assistant_id = _own(call)
     access = await call.access("assistants", "delete", {"assistant_id": assistant_id})
@@ -199,7 +199,7 @@ async def _crons(call: Call, assistant_id: str) -> ScheduleAccess | None:
         access = await call.access("crons", "delete", {"assistant_id": assistant_id, "cron_id": None})
         threads = await call.authorize("threads", "update", {"thread_id": None, "metadata": {}})
     except (HTTPException, AuthError):
-        # It can be deleted only if it has no crons.
+        # No cron passes this filter, so the assistant can be deleted only if it has no crons.
         return {"scope": {"assistant_id": None}}
     return {"scope": access.scope, "owner_id": access.owner_id, "thread_scope": threads}
 
@@ -224,10 +224,10 @@ async def set_latest(call: Call) -> dict[str, Any]:
 
 
 async def choose(call: Call, assistant_id: str) -> Chosen:
-    """Return the assistant that a run is to have: one of a graph, or one that the caller may see.
+    """Return the assistant of a new run: a graph's own assistant, or an assistant that the caller may see.
 
     Raises:
-        HTTPException: 404 if there is none.
+        HTTPException: 404 if there is no such assistant.
     """
     known = call.service.graphs
     name = known.find(assistant_id)
@@ -239,7 +239,7 @@ async def choose(call: Call, assistant_id: str) -> Chosen:
 
 
 def describe(assistant: Assistant) -> dict[str, Any]:
-    """Return an assistant as the clients know it: what is configurable is its context, too."""
+    """Return an assistant in the form of the clients, in which `configurable` and context contain each other's keys."""
     config, context = dict(assistant.config), assistant.context
     if context is None:
         context = config.get("configurable") or {}
@@ -295,7 +295,7 @@ async def open_graph(
     access: GraphAccess = "threads.read",
     saver: BaseCheckpointSaver[str] | None = None,
 ) -> AsyncIterator[Graph]:
-    """Provide the graph of a thread: one that a function makes, with the config of the thread's assistant."""
+    """Provide the graph of a thread. A function that makes graphs gets the config of the thread's assistant."""
     async with call.graph(name, await _thread_config(call, name, thread), access, saver) as graph:
         yield graph
 
@@ -307,7 +307,7 @@ async def _thread_config(call: Call, name: str, thread: Thread) -> Mapping[str, 
         return {}
     configurable: dict[str, Any] = {}
     if known.find(assistant_id) is None:
-        # Metadata are the client's: what it may not read says nothing here.
+        # The client has set these metadata, so they must not reveal an assistant that the client may not read.
         with suppress(HTTPException, AuthError):
             found = await _visible(call, assistant_id)
             chosen = Chosen(found.graph, found.assistant_id, found.config, found.context)
@@ -320,11 +320,11 @@ def _own(call: Call) -> str:
     """Return the id that the path names.
 
     Raises:
-        HTTPException: 403 if it is that of a graph.
+        HTTPException: 403 if it is the id of a graph's own assistant.
     """
     assistant_id = call.path("assistant_id")
     if call.service.graphs.find(assistant_id) is not None:
-        raise refuse(403, "the assistant of a graph is not changed: create one of your own")
+        raise refuse(403, "the assistant of a graph cannot be changed: create another assistant")
     return assistant_id
 
 
@@ -332,7 +332,7 @@ def _fields(body: AssistantChange) -> Any:
     """Return the fields that a body gives.
 
     Raises:
-        HTTPException: 400 if it gives what is configurable twice.
+        HTTPException: 400 if the body gives both a context and `configurable`.
     """
     fields: dict[str, Any] = {
         name: value
@@ -349,7 +349,7 @@ def _fields(body: AssistantChange) -> Any:
         raise refuse(400, "give the context or config.configurable, not both")
     if "config" in fields:
         fields["config"] = without_reserved(fields["config"])
-        # The one replaces the other.
+        # A new `configurable` replaces the context, and a new context replaces `configurable`.
         fields.setdefault("context", None)
     elif "context" in fields:
         fields["config"] = {}

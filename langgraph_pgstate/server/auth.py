@@ -32,7 +32,7 @@ _ARGUMENTS: Final = (
 _OF_THREADS: Final = ("create", "create_run", "read", "update", "delete", "search")
 _OPERATORS: Final = ("$eq", "$contains")
 _COMBINING: Final = ("$and", "$or")
-# Each `$and` of several `$or` multiplies them.
+# Maximum number of alternatives of a filter. A `$and` of several `$or` multiplies their alternatives.
 _MOST_ALTERNATIVES: Final = 1000
 
 
@@ -40,7 +40,7 @@ class User:
     """An authenticated user, with the fields that the authentication handler returned.
 
     Raises:
-        TypeError: If it returned no user.
+        TypeError: If the handler returned no user.
     """
 
     def __init__(self, found: Any) -> None:
@@ -97,7 +97,7 @@ class Authority:
         auth: The object.
 
     Raises:
-        ConfigurationError: If it has no authentication handler, or one with unknown arguments.
+        ConfigurationError: If the object has no authentication handler, or if the handler has unknown arguments.
     """
 
     def __init__(self, auth: Auth) -> None:
@@ -105,32 +105,32 @@ class Authority:
             raise ArgumentTypeError(f"auth must be an object of langgraph_sdk.Auth, not {type(auth).__name__}")
         self._authenticate, self._handlers, self._default = auth_handlers(auth)
         if self._authenticate is None:
-            raise ConfigurationError("auth has no authentication handler: decorate one with @auth.authenticate")
+            raise ConfigurationError("auth must have an authentication handler: decorate one with @auth.authenticate")
         parameters = inspect.signature(self._authenticate).parameters.values()
         known = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
         for one in known:
             if one.name not in _ARGUMENTS and one.default is one.empty:
                 raise ConfigurationError(
-                    f"the authentication handler takes {one.name!r}; a request has {', '.join(_ARGUMENTS)}"
+                    f"arguments of the authentication handler must be among {', '.join(_ARGUMENTS)}, not {one.name!r}"
                 )
         self._arguments = [one.name for one in known if one.name in _ARGUMENTS]
         if is_open := [action for action in _OF_THREADS if not self.decides("threads", action)]:
             _log.warning(
-                "auth has no handler for the actions %s on threads: each authenticated user may do them on all threads;"
-                " @auth.on is asked about everything that has no handler of its own",
+                "auth has no handler for the actions %s on threads: each user may do them on all threads. "
+                "A handler decorated with @auth.on decides about all actions without their own handler",
                 ", ".join(is_open),
             )
 
     @property
     def needs_body(self) -> bool:
-        """Whether the authentication handler takes the body. Then the body is read and parsed before authentication."""
+        """Whether the authentication handler takes the body. If so, the body is parsed before authentication."""
         return "body" in self._arguments
 
     async def authenticate(self, request: Request, body: Any) -> User:
         """Return the user of a request.
 
         Raises:
-            HTTPException: If the handler refuses it.
+            HTTPException: If the handler refuses the request.
         """
         assert self._authenticate is not None
         given = {
@@ -145,7 +145,7 @@ class Authority:
         }
         found = self._authenticate(**{name: given[name] for name in self._arguments})
         user = User(await found if inspect.isawaitable(found) else found)
-        # In a namespace of the store, a star stands for any label. An identity without its NUL would be another user's.
+        # In a namespace of the store, a star stands for any label. Without its NUL, an identity may be another one.
         is_usable = user.identity != "*" and "\0" not in user.identity and encodes_as_utf8(user.identity)
         if not user.is_authenticated or not is_usable:
             raise refuse(401, "unauthorized")
@@ -207,7 +207,7 @@ def _both(one: Alternatives, other: Alternatives) -> Alternatives:
         TypeError: If the scope would have too many alternatives.
     """
     if len(one) * len(other) > _MOST_ALTERNATIVES:
-        raise TypeError(f"a filter has at most {_MOST_ALTERNATIVES} alternatives, not {len(one) * len(other)}")
+        raise TypeError(f"a filter must have at most {_MOST_ALTERNATIVES} alternatives, not {len(one) * len(other)}")
     return both(one, other)
 
 
@@ -215,7 +215,7 @@ def _alternatives(name: str, value: Any) -> Alternatives:
     """Return the conditions of one entry of a filter.
 
     Raises:
-        TypeError: If the entry has not the form that LangGraph defines.
+        TypeError: If the entry does not have the form that LangGraph defines.
     """
     if name in _COMBINING:
         if not isinstance(value, list | tuple) or not value:
@@ -223,7 +223,7 @@ def _alternatives(name: str, value: Any) -> Alternatives:
         parts = [scope_of(one) for one in value]
         return tuple(one for part in parts for one in part) if name == "$or" else reduce(_both, parts)
     if not isinstance(name, str) or name.startswith("$"):
-        raise TypeError(f"a filter has names of metadata, {' and '.join(_COMBINING)}, not {name!r}")
+        raise TypeError(f"keys of a filter must be names of metadata or {' or '.join(_COMBINING)}, not {name!r}")
     return ({name: _demanded(name, value)},)
 
 
@@ -231,15 +231,15 @@ def _demanded(name: str, value: Any) -> Any:
     operator, operand = "$eq", value
     if isinstance(value, Mapping):
         if len(value) != 1 or (operator := next(iter(value))) not in _OPERATORS:
-            raise TypeError(f"filter {name!r} is a value or has one of {', '.join(_OPERATORS)}, not {value!r}")
+            raise TypeError(f"filter {name!r} must be a value or have one of {', '.join(_OPERATORS)}, not {value!r}")
         operand = value[operator]
     is_several = isinstance(operand, list | tuple | set)
     parts = list(operand) if is_several else [operand]
     if operator == "$eq" and isinstance(operand, list | tuple | set):
         raise TypeError(
-            f"filter {name!r} compares with one value, not {operand!r}: write {{{name!r}: {{'$contains': {parts}}}}} "
+            f"filter {name!r} must have one value, not {operand!r}: write {{{name!r}: {{'$contains': {parts}}}}} "
             f"for metadata that have these items, or {{'$or': [{{{name!r}: …}}, …]}} for one of several values"
         )
     if not all(one is None or isinstance(one, str | int | float) for one in parts):
-        raise TypeError(f"filter {name!r} compares with texts, numbers, booleans and null, not {operand!r}")
+        raise TypeError(f"filter {name!r} must have texts, numbers, booleans or null, not {operand!r}")
     return operand if operator == "$eq" else parts

@@ -27,7 +27,7 @@ _METADATA_BYTES: Final = 256 * 1024
 # Limits of conditions on states and items. Each value is compared with every condition.
 _CONDITION_VALUES: Final = 1000
 _MOST_TAGS: Final = 1000
-# Most tasks of one superstep. LangGraph prepares all of them without a pause.
+# Maximum number of tasks of one superstep. LangGraph prepares all of them without a pause.
 _MOST_UPDATES: Final = 250
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, lt=2**31)]
@@ -78,7 +78,7 @@ def _with_zone(value: datetime) -> datetime:
 
 
 def _small(value: Any, most: int = _METADATA_VALUES) -> Any:
-    """Return metadata or conditions, unless they are too large. Runs before they are converted."""
+    """Return metadata or conditions, unless they are too large. This check runs before they are converted."""
     left, count, size = [value], 0, 0
     while left:
         one = left.pop()
@@ -102,7 +102,7 @@ Configurable = Metadata
 Conditions = Annotated[Json, BeforeValidator(lambda value: _small(value, _CONDITION_VALUES))]
 
 
-# Keys with which a client would change how the graph runs, or for which user.
+# Prefixes of keys with which a client could change how a graph runs, or for which user.
 _RESERVED = ("__", "langgraph_auth_")
 Modes = Annotated[list[StreamMode], BeforeValidator(_several)]
 JsonPath = Annotated[str, Field(pattern=f"^{PATH}$", max_length=500)]
@@ -119,7 +119,7 @@ class Body(BaseModel):
         """Return the body that parsed JSON describes.
 
         Raises:
-            ValidationError: If they do not.
+            ValidationError: If the value does not describe a body.
         """
         return cls.model_validate({} if value is None else value)
 
@@ -424,7 +424,7 @@ class AssistantVersions(Body):
 
 
 class AssistantLatest(Body):
-    """The version of an assistant that is to be the current one."""
+    """The version of an assistant that becomes the current version."""
 
     version: Annotated[int, Field(ge=1, lt=2**31)]
 

@@ -25,7 +25,7 @@ from langgraph_pgstate.threads.types import Thread
 
 
 class RunParams(Body):
-    """Parameters that all commands which create a run have."""
+    """Parameters of all commands that create a run."""
 
     config: Json | None = None
     metadata: Json | None = None

@@ -79,7 +79,7 @@ def _headers(given: Any) -> HeaderSelection:
     for found in [*names.values()] or [None]:
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
             raise ConfigurationError(
-                f"http.configurable_headers of langgraph.json has lists of names, includes and excludes, not {given!r}"
+                f"http.configurable_headers of langgraph.json must have lists `includes` and `excludes`, not {given!r}"
             )
     return HeaderSelection(**names)
 

@@ -63,7 +63,7 @@ def around(
     app.router.routes.insert(0, health)
     if place != "none":
         if authority is None:
-            raise ConfigurationError("enable_custom_route_auth needs auth")
+            raise ConfigurationError("auth must be given, because enable_custom_route_auth needs it")
         options: Any = {"authority": authority, "routes": [*app.routes], "health": health, "limits": limits}
         middleware = Middleware(_Authenticated, **options)
         app.user_middleware.insert(len(app.user_middleware) if place == "middleware_first" else 0, middleware)
@@ -110,7 +110,7 @@ class _Authenticated:
         with ExitStack() as held:
             try:
                 if reads:
-                    # Kept so that the application can read the body again.
+                    # The body is kept, so that the application can read it again.
                     given = await bytes_of(request, held.enter_context(claiming()))
                     body = await parsed(request, given, self._limits.values)
                 user = await self._authority.authenticate(request, body)

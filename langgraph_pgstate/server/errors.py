@@ -68,11 +68,11 @@ STATUSES: Final[Mapping[type[Exception], int]] = {
     InvalidUpdateError: 400,
     EmptyInputError: 400,
 }
-"""The HTTP status of an error whose message is shown: 503 if the database is unavailable. Other errors give 500."""
+"""HTTP statuses of errors whose messages are shown. Other errors give 500, or 503 if the database is unavailable."""
 
 
 class ServerStoppingError(ConnectionError):
-    """The server ends a response before its end, so that the client asks another server."""
+    """The server breaks off a response, so that the client asks another server."""
 
 
 class ServerBusyError(ServerStoppingError):
@@ -93,7 +93,7 @@ class Budget:
         """Take more bytes for a request. The caller releases them later.
 
         Raises:
-            ServerBusyError: If other requests hold bytes and too few are left.
+            ServerBusyError: If other requests hold bytes, and too few bytes are left.
         """
         if self._held > own and self._held + size > self._most:
             raise ServerBusyError("other requests hold too much of the server's memory: try again")

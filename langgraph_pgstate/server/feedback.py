@@ -13,7 +13,7 @@ from langgraph_pgstate.server.service import Call
 
 
 async def create(call: Call) -> Any:
-    """Store a score or a comment on a run, and return it. An earlier one with the same id is replaced."""
+    """Store a score or a comment on a run, and return it. Earlier feedback with the same id is replaced."""
     body, run_id = call.body, call.path("run_id")
     thread = await call.thread("update", {"run_id": run_id})
     return await call.state.runs.feedback.add(
@@ -62,10 +62,10 @@ _MOST_DAYS: Final = 3650
 async def metrics(call: Call) -> Response:
     """Return the metrics of this process and of the database in the format of Prometheus."""
     if call.user is not None and METRICS_PERMISSION not in call.user.permissions:
-        raise refuse(403, f"metrics cover all users: they need the permission {METRICS_PERMISSION!r}")
+        raise refuse(403, f"the user must have the permission {METRICS_PERMISSION!r}, because metrics cover all users")
     service = call.service
     if service.metrics is None:
-        # Created at the first request, so that a server whose metrics are never read does not measure.
+        # The metrics are created at the first request. A server whose metrics are never read does not measure.
         service.metrics = Metrics(service.state)
     body, content_type = await service.metrics.expose(call.request.headers.get("accept", ""))
     return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})

@@ -45,10 +45,10 @@ class ServedGraphs:
         return assistant_id_of(name)
 
     def check(self, graph: str) -> None:
-        """Raise a refusal if no graph of a name is served.
+        """Check that a graph of a name is served.
 
         Raises:
-            HTTPException: 404.
+            HTTPException: 404 if it is not.
         """
         if graph not in self._sources:
             raise missing("graph", graph)

@@ -25,7 +25,7 @@ _STEP: Final = re.compile(r"\[(-?\d+)\]|([^.\[\]]+)")
 PATH: Final = r"\w+(\.[^.\[\]]+|\[-?\d{1,9}\])*"
 """The form of a path in a JSON value."""
 MOST_LEVELS: Final = 200
-"""The most levels of nested lists and objects that a request may have and a response shows."""
+"""Maximum number of levels of nested lists and objects in a request, and in a response."""
 # Items of lists and objects that one call encodes.
 _PART: Final = 500
 _OPTIONS: Final = (
@@ -70,7 +70,7 @@ def _members(value: Mapping[Any, Any], depth: int) -> Iterator[bytes]:
             yield to_json(some)[1:-1]
             continue
         for key, item in some.items():
-            # The key, with its colon.
+            # The first part is the encoded key with its colon.
             yield to_json({key: 0})[1:-2] + to_json_in_parts(item, depth + 1)
 
 
@@ -126,7 +126,7 @@ def _deep(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple) and not hasattr(value, "_asdict"):
         return [_deep(item, depth + 1) for item in value]
     try:
-        # Times, UUIDs, enums, arrays.
+        # orjson can encode times, UUIDs, enums and arrays.
         return _deep(orjson.loads(orjson.dumps(value, default=_refuse, option=_OPTIONS)), depth + 1)
     except (TypeError, ValueError, RecursionError):
         found = _plain(value)
@@ -166,7 +166,7 @@ def extracted(value: Any, path: str) -> Any:
 
 
 def page_headers(offset: int, count: int, has_more: bool) -> dict[str, str]:
-    """Return the headers of a page: where the next page begins, and the number of items that are known."""
+    """Return the headers of a page: the start of the next page, and the number of items that are known."""
     following = offset + count
     if not has_more:
         return {"X-Pagination-Total": str(following)}

@@ -81,9 +81,9 @@ class AgentServerSettings:
             `.pgstate` by default.
         schema: `PGSTATE_SCHEMA`, the schema of the tables; `pgstate` by default.
         setup: `PGSTATE_SETUP`, whether the tables are made or brought up to date at the start; `true` by default.
-        pool: `PGSTATE_POOL_SIZE` and `PGSTATE_POOL_TIMEOUT`, most connections of each event loop (10 by default), and
-            seconds to wait for a connection (30 by default). A server has one event loop, or one for each worker with
-            `BG_JOB_ISOLATED_LOOPS`.
+        pool: `PGSTATE_POOL_SIZE`, the maximum number of connections of each event loop (10 by default), and
+            `PGSTATE_POOL_TIMEOUT`, the seconds to wait for a connection (30 by default). A server has one event loop;
+            with `BG_JOB_ISOLATED_LOOPS`, each of its workers has one, too.
         prepare: `PGSTATE_PREPARE`, whether statements are prepared, `true` by default; `false` for a PgBouncer before
             1.21.
         record: `PGSTATE_RECORD`, whether runs, spans, events and messages are written beside checkpoints; `true` by
@@ -91,8 +91,8 @@ class AgentServerSettings:
         content: `PGSTATE_RECORD_CONTENT`, whether inputs and outputs of runs and spans are written; `true` by default.
         project: `PGSTATE_PROJECT`, channels that are also stored as JSON, separated by commas, like `booking,basket`.
         allowed: `PGSTATE_ALLOWED_TYPES`, types that may be built from stored state, like `shop.state:Order`, separated
-            by commas. Data types of modules that the server has imported are always allowed. `*` allows all types, and
-            so trusts everybody who can write to the database.
+            by commas. Data types of modules that the server has imported are always allowed. `*` allows all types. It
+            trusts everybody who can write to the database.
         thread_ttl: `PGSTATE_THREAD_TTL`, how long new threads are kept after their last activity, like `30d` or `12h`;
             for ever if it is not set. `pgstate maintain` deletes them after that time.
     """
@@ -200,7 +200,7 @@ class _Opened:
     is_recorded: bool
 
 
-# Threads replace the whole tuple, so that it can be read without a lock.
+# Writers replace the whole tuple, so that it can be read without a lock.
 _opened: tuple[_Opened, ...] = ()
 _opening = threading.Lock()
 # The library of the embedded server counts its users in a file, and is not thread-safe.
@@ -226,7 +226,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
         _dsn(settings) as dsn,
         AsyncDatabase.open(dsn, schema=settings.schema, pool=settings.pool, prepare_threshold=threshold) as database,
     ):
-        # Run in a thread, because the named modules are imported.
+        # This call runs in a thread, because it imports the named modules.
         serde = await asyncio.to_thread(WideningSerializer, settings.allowed)
         state = AsyncPGState.over(
             database,
@@ -239,7 +239,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
             },
         )
         if not settings.record:
-            # The same saver without its hooks, except the hook for the threads' time to live.
+            # Without recording, the saver has only the hook for the threads' time to live.
             expiry = ExpiryHook(queries(settings.schema), settings.thread_ttl) if settings.thread_ttl else None
             state.saver = AsyncPGStateSaver.over(database, {"schema": settings.schema, "serde": serde}, expiry)
         if settings.setup:
@@ -263,7 +263,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
 def serving(state: AsyncPGState) -> Iterator[None]:
     """Make `state`, `record` and `tools` of this module use the caller's state on the running event loop.
 
-    A graph that was written for the Agent Server can so run in another program. The other program records the graph, so
+    So a graph that was written for the Agent Server can run in another program. That program records the graph, so
     `record` adds nothing.
     """
     opened = _Opened(asyncio.get_running_loop(), state, is_recorded=False)
@@ -283,9 +283,9 @@ def state() -> AsyncPGState:
     found = _here()
     if found is None:
         raise ConfigurationError(
-            "there is no PGState on this event loop. `pgstate serve` and `pgstate worker` have one; for LangGraph's "
-            "own server, langgraph.json must name langgraph_pgstate.agent_server:checkpointer. Call this on the loop, "
-            "not in a blocking function (a test may open `async with checkpointer()`)"
+            "there is no PGState on this event loop. Call this on the loop of `pgstate serve`, `pgstate worker`, or "
+            "a server whose langgraph.json names langgraph_pgstate.agent_server:checkpointer, and not in a blocking "
+            "function (a test may open `async with checkpointer()`)"
         )
     return found.state
 
@@ -333,11 +333,11 @@ def _recorders() -> list[RecordingHandler]:
 
 
 def _read_files(schema: str) -> None:
-    """Read files once per process, so that no event loop has to read them."""
+    """Read and cache files of this package, so that no event loop has to read them."""
     preload(schema)
     holder_id()
     warn_if_untested()
-    # Loads the dictionary for compression.
+    # This call loads the dictionary for compression.
     frames.pack(bytes(100))
 
 
@@ -367,7 +367,7 @@ def _embedded(path: str) -> Iterator[str]:
 
 @asynccontextmanager
 async def _dsn(settings: AgentServerSettings) -> AsyncIterator[str]:
-    """Provide the DSN. The embedded server runs until the end of the block if it is used."""
+    """Provide the DSN. If it names no server, the embedded server runs until the end of the block."""
     if settings.dsn is not None:
         read_dsn(settings.dsn, DSN_VARIABLE)
         yield settings.dsn

@@ -1,6 +1,6 @@
 """Sending events to clients. Events are read as fast as the client takes them.
 
-All clients that wait for an event share its bytes.
+All clients that wait for the same event share its bytes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from langgraph_pgstate.server.service import Call
 
 # A proxy closes a connection on which nothing is sent. The JavaScript SDK detects dead connections by heartbeats.
 HEARTBEAT_SECONDS: Final = 5.0
-# Bytes that are read ahead of the client; at least one item.
+# Maximum number of bytes that are read ahead of the client; at least one item is read.
 _AHEAD: Final = 64 * 1024
 # Bytes that are given to a connection at once. The connection then waits for the client.
 _PIECE: Final = 16 * 1024
-# Memory of a process for large items that wait for clients. A client whose item does not fit gets a 503 and tries
+# Memory of a process for large items that wait for clients. A client whose item does not fit gets a 503, and should try
 # again.
 _waiting: Final = Budget(128 * 1024 * 1024)
 
@@ -72,14 +72,14 @@ _contents: Final[WeakValueDictionary[bytes, _Content]] = WeakValueDictionary()
 class Waiting(Generic[M]):
     """An item that a client has not taken yet.
 
-    Streams of a process share the bytes of a large item: clients of one run that read nothing mostly wait for the same
+    Streams of a process share the bytes of a large item, because stalled clients of one run usually wait for the same
     item.
 
     Attributes:
-        mark: The stream's own note on the item.
+        mark: Data that the stream keeps with the item.
 
     Args:
-        mark: The stream's own note on the item.
+        mark: Data that the stream keeps with the item.
         data: Bytes of the item.
 
     Raises:
@@ -116,7 +116,7 @@ def pieces(batch: deque[Waiting[Any]]) -> Iterator[bytes]:
         if small:
             yield b"".join(small)
         else:
-            # Kept until it is sent, so that other streams which wait for the same bytes find them.
+            # `large` keeps the bytes until they are sent, so that other streams that wait for them find them.
             large = batch.popleft()
             yield from _parts(large.data)
             del large
@@ -132,7 +132,7 @@ async def batches_of(
     Args:
         call: The request.
         source: The items.
-        encode: Returns the stream's note on an item, and the item's bytes.
+        encode: Returns the mark of an item, and the item's bytes.
 
     Raises:
         ServerStoppingError: If the server stops.
@@ -195,7 +195,7 @@ class HeldResponse(StreamingResponse):
 
     def __init__(self, response: Response) -> None:
         batch = deque([Waiting(None, bytes(response.body))])
-        # From here on only `batch` refers to the body.
+        # From here on, only `batch` refers to the body, so that its memory is freed while it is sent.
         super().__init__(_each(pieces(batch)), response.status_code, response.headers, response.media_type)
 
 
@@ -232,7 +232,7 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
         headers: Headers of the response.
 
     Raises:
-        Exception: What `values` raises before the first few kilobytes or the first value. If it raises later, the
+        Exception: An error that `values` raises within the first few kilobytes or values. After a later error, the
             response ends early.
     """
     batches = _in_one_task(_batches(values))
@@ -263,7 +263,7 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
 
 
 async def _batches(values: AsyncGenerator[Any, None]) -> AsyncGenerator[tuple[deque[Waiting[None]], bool], None]:
-    """Yield a list of values as JSON, with whether it is the end. Each part has some kilobytes or one value."""
+    """Yield a list of values as JSON in parts of some kilobytes or one value, each with whether it is the last."""
     found: deque[Waiting[None]] = deque()
     size, mark = 0, b"["
     async with aclosing(values):
@@ -281,7 +281,7 @@ async def _batches(values: AsyncGenerator[Any, None]) -> AsyncGenerator[tuple[de
 
 
 async def _in_one_task(values: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """Yield the values of a generator that runs in one task, whichever task asks for the values.
+    """Yield the values of a generator that runs in one task, even if several tasks ask for the values.
 
     A cancel scope of anyio, like that of a graph's factory, must be left by the task that entered it.
     """
@@ -321,6 +321,6 @@ def _parts(data: bytes) -> Iterator[bytes]:
 
 
 async def clean_up(do: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Clean up after a request, even if it is cancelled. The sweep of expired threads repeats what fails."""
+    """Clean up after a request, even if it is cancelled. The sweep of expired threads repeats a failed cleanup."""
     with suppress(Exception):
         await finish(do())

@@ -15,17 +15,17 @@ from langgraph_pgstate.server.auth import User
 from langgraph_pgstate.server.errors import refuse
 
 _MINUTE: Final = 60.0
-# Most users that are counted at once. They are kept in small sets, so that a few comparisons find a user.
+# Users are counted in 8,192 sets of 8 entries, so that a few comparisons find a user.
 _SETS: Final = 2**13
 _WAYS: Final = 8
 _MOST: Final = 1_000_000
 
 
 class RateLimit:
-    """The most requests that each user may send in a minute, all at once or one after another.
+    """The maximum number of requests that each user may send in a minute, at once or one after another.
 
     Processes that are forked later count together, in one megabyte of shared memory, for any number of users. Counting
-    takes no lock, so requests that two processes count at the same moment may count as one.
+    takes no lock, so two requests that two processes count at the same moment may count as one.
 
     Args:
         per_minute: Number of requests.
@@ -42,7 +42,7 @@ class RateLimit:
         entries = _SETS * _WAYS
         memory = memoryview(mmap.mmap(-1, 16 * entries))
         self._users = memory[: 8 * entries].cast("q")
-        # The monotonic time, which all processes share, at which a user may again send as many requests as at first.
+        # By user, when all `per_minute` requests are free again, by the monotonic clock, which all processes share.
         self._times = memory[8 * entries :].cast("d")
 
     def check(self, request: Request, user: User | None) -> None:
@@ -59,7 +59,7 @@ class RateLimit:
 
     def count(self, key: str, now: float) -> float:
         """Count a request and return 0; or return the seconds to wait, and do not count the request."""
-        # Forked processes compute the same hashes. Zero marks a free entry.
+        # Forked processes compute the same hashes. Zero marks a free entry, so no user has it.
         user = hash(key) or 1
         first = user % _SETS * _WAYS
         place, known = first, now

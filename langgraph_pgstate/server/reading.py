@@ -21,19 +21,19 @@ from langgraph_pgstate.server.errors import Budget, refuse
 from langgraph_pgstate.server.json import MOST_LEVELS, is_deeper
 
 _SECONDS: Final = 60.0
-# Bodies with more of either are parsed in a thread by Python code, which lets the event loop go on. Bytes count because
-# an integer of 4,300 digits takes half a millisecond.
+# Bodies with more values or bytes are parsed in a thread by Python code, which lets the event loop go on. Bytes count,
+# because an integer of 4,300 digits takes half a millisecond.
 _FEW_VALUES: Final = 20_000
 _FEW_BYTES: Final = 128 * 1024
-# Most digits of an integer. The time to read or write an integer grows with the square of its digits.
+# Maximum number of digits of an integer. The time to read or write it grows with the square of this number.
 _MOST_DIGITS: Final = 100
 _LONG_INTEGER: Final = re.compile(rb"[0-9]{%d}" % (_MOST_DIGITS + 1))
 _NUL: Final = b"\\u0000"
 # Fields of a body that hold content of the application.
 _CONTENT: Final = frozenset({"input", "command", "values", "supersteps", "context", "value", "comment", "response"})
-# Characters of a string that are matched at once. A match and `scanstring` hold the GIL until they end.
+# A part of a string, up to 10,000 characters, is matched at once. A match and `scanstring` hold the GIL until they end.
 _PART: Final = re.compile(rb'(?:[^"\\]+|\\.){0,10000}+', re.DOTALL)
-# Characters of a text that are matched at once. Both escapes of a character beyond 16 bits are in one part.
+# The same for a text. The two escapes of a character beyond 16 bits are never divided.
 _TEXT_PART: Final = re.compile(
     r'(?:[^"\\]+|\\[^u]|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u.{4}){0,10000}+',
     re.DOTALL,
@@ -41,7 +41,7 @@ _TEXT_PART: Final = re.compile(
 _SEPARATORS: Final = (b",", b"[", b"{")
 # Memory for bodies that are not parsed yet, without the first bytes of each.
 _unparsed: Final = Budget(128 * 1024 * 1024)
-# One budget for reading and parsing bounds their memory together.
+# One thread parses one body at a time, which bounds the memory for parsing.
 _parser: Final = ThreadPoolExecutor(1, "pgstate-parser")
 
 
@@ -49,9 +49,9 @@ class BodyLimits(NamedTuple):
     """The limits of a body.
 
     Attributes:
-        size: Most bytes.
-        values: Most lists, objects and items. Each takes up to a hundred times its bytes in memory, and graphs copy
-            them on the event loop.
+        size: Maximum number of bytes.
+        values: Maximum number of lists, objects and items. A value takes up to a hundred times its bytes in memory, and
+            graphs copy values on the event loop.
     """
 
     size: int = 16 * 1024 * 1024
@@ -96,7 +96,7 @@ class BodyLimit:
 
     Args:
         app: The application, which responds to a refusal.
-        most: Most bytes of a body.
+        most: Maximum number of bytes of a body.
     """
 
     def __init__(self, app: ASGIApp, most: int) -> None:
@@ -138,15 +138,15 @@ def receive_limited(scope: Scope, receive: Receive, most: int) -> Receive:
 
 
 async def json_of(request: Request, most_values: int = DEFAULT_LIMITS.values) -> Any:
-    """Return the body of a request as JSON types, its content without NUL; `None` if it is empty.
+    """Return the body of a request as JSON types, with NULs removed from its content; `None` if the body is empty.
 
     Args:
         request: The request.
-        most_values: Most lists, objects and items.
+        most_values: Maximum number of lists, objects and items.
 
     Raises:
-        HTTPException: 400 if the client goes, 413 if the body has too many values, 415 if the body has another content
-            type, 422 if it is not JSON.
+        HTTPException: 400 if the client disconnects, 413 if the body has too many values, 415 if the body has another
+            content type, 422 if the body is not JSON.
         ServerBusyError: If bodies of other requests take too much memory.
     """
     with claiming() as claim:
@@ -162,7 +162,7 @@ async def bytes_of(request: Request, claim: Callable[[int], None]) -> bytes:
     """Return the body of a request.
 
     Raises:
-        HTTPException: 400 if the client goes.
+        HTTPException: 400 if the client disconnects.
         ServerBusyError: If bodies of other requests take too much memory.
     """
     parts: list[bytes] = []
@@ -174,7 +174,7 @@ async def bytes_of(request: Request, claim: Callable[[int], None]) -> bytes:
                 claim(len(part))
             parts.append(part)
     except ClientDisconnect:
-        # The client has disconnected. An error in the log for each such body would let clients fill the log.
+        # The client has disconnected. This is no error of the server, so that clients cannot fill the log.
         raise refuse(400, "the body ends early") from None
     raw = b"".join(parts)
     parts.clear()
@@ -221,24 +221,24 @@ def _end_of_part(part: re.Pattern[AnyStr], text: AnyStr, start: int) -> int:
 
 def _parsed(raw: bytes, decoder: json.JSONDecoder) -> Any:
     try:
-        # UTF-8 only: in other encodings a NUL would be overlooked.
+        # Only UTF-8 is accepted, because the search for NULs would miss them in other encodings.
         found = decoder.decode(raw.decode())
     except (ValueError, RecursionError) as error:
-        raise refuse(422, f"the body is not JSON: {error}") from None
+        raise refuse(422, f"the body must be JSON: {error}") from None
     if is_deeper(found, MOST_LEVELS):
-        raise refuse(422, f"the body has more than {MOST_LEVELS} levels of lists and objects")
+        raise refuse(422, f"the body must have at most {MOST_LEVELS} levels of lists and objects")
     return _without_nul(found, is_content=False) if _NUL in raw else found
 
 
 def _without_nul(value: Any, is_content: bool) -> Any:
-    """Return a value without the NULs of content. Other NULs are refused: an id without its NUL would be another id.
+    """Return a value with NULs removed from content. NULs elsewhere are refused, because they could be in an id.
 
     Raises:
         HTTPException: 422 if a NUL is outside content.
     """
     if isinstance(value, str):
         if "\0" in value and not is_content:
-            raise refuse(422, "NUL, which PostgreSQL cannot store, may be in content only")
+            raise refuse(422, "the body must not have NUL, which PostgreSQL cannot store, except in content")
         return value.replace("\0", "")
     if isinstance(value, list):
         return [_without_nul(item, is_content) for item in value]

@@ -36,9 +36,9 @@ class Operation:
         path: The path, with parameters in braces.
         handler: Answers a request; `None` if the operation is not implemented.
         body: The type of the body.
-        is_read: Whether it changes nothing.
-        is_open: Whether it needs no authentication.
-        is_unlimited: Whether the rate limit does not count it.
+        is_read: Whether the operation changes nothing.
+        is_open: Whether the operation needs no authentication.
+        is_unlimited: Whether the rate limit ignores the operation.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Operation:
         """The part with which the operation can be left out. `ok` has no part."""
         if self.name in ("info", "openapi", "metrics", "analytics"):
             return "meta"
-        # Commands start runs.
+        # Commands start runs, so they belong to the part `runs`.
         is_of_runs = self.path.endswith("/commands") or "runs" in self.path.split("/")
         return "runs" if is_of_runs else self.name.partition(".")[0]
 
@@ -146,4 +146,4 @@ OPERATIONS: Final = (
     _read("store.search_items", "POST", "/store/items/search", store.search_items, bodies.ItemSearch),
     _read("store.list_namespaces", "POST", "/store/namespaces", store.list_namespaces, bodies.NamespaceSearch),
 )
-"""All operations: those of the SDK, and those for the server itself, feedback and analytics."""
+"""All operations: the operations of the SDK, and operations for the server itself, feedback and analytics."""

@@ -149,10 +149,10 @@ async def cancel_many(call: Call) -> Response:
     value = {"thread_id": body.thread_id, "action": action, "metadata": {"run_ids": body.run_ids}}
     scope = await call.authorize("threads", "update", value)
     if (body.status is None) == (body.run_ids is None):
-        raise refuse(422, "give either run_ids and their thread_id, or a status")
+        raise refuse(422, "either run_ids with their thread_id, or a status, must be given")
     if body.run_ids is not None:
         if body.thread_id is None:
-            raise refuse(422, "run_ids need their thread_id")
+            raise refuse(422, "thread_id must be given with run_ids")
         await call.visible(body.thread_id, scope)
         if not body.run_ids:
             raise refuse(404, _NONE_TO_CANCEL)
@@ -268,7 +268,7 @@ async def enqueue(call: Call, body: RunCreate, thread_id: str | None, run_id: st
 
 @asynccontextmanager
 async def _making(call: Call) -> AsyncIterator[list[str]]:
-    """Delete the threads that were made for stateless runs if these runs are refused.
+    """Delete threads that were made for stateless runs, if these runs are refused.
 
     The block adds the ids of such threads to the list that it receives.
     """
@@ -276,7 +276,7 @@ async def _making(call: Call) -> AsyncIterator[list[str]]:
     try:
         yield made
     except Exception as error:
-        # After a lost connection the runs may have been enqueued.
+        # After a lost connection, the threads are kept, because the runs may have been enqueued.
         if not getattr(error, "retryable", False):
             for thread_id in made:
                 await clean_up(partial(call.state.saver.adelete_thread, thread_id))
@@ -286,7 +286,7 @@ async def _making(call: Call) -> AsyncIterator[list[str]]:
 async def _request(
     call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None, *, made: list[str]
 ) -> Any:
-    """Return a run to enqueue. A missing thread is made. Its metadata then name the graph."""
+    """Return a run to enqueue. If its thread is missing, make one whose metadata name the graph."""
     check_webhook(call, body.webhook)
     modes = kept_modes(body.stream_mode)
     assistant = await choose(call, body.assistant_id)
@@ -303,7 +303,7 @@ async def _request(
         "after_seconds": body.after_seconds or 0,
     }
     if call.user is not None:
-        # A copy, because a handler may change it.
+        # The handler gets a copy, because it may change the value.
         kwargs = partial(body.model_dump, include={"input", "command", "config", "context"})
         value["kwargs"] = await compute((body.input, body.command), kwargs)
     scope = await call.authorize("threads", "create_run", value)
@@ -343,7 +343,7 @@ async def _request(
 async def _place(
     call: Call, thread: Thread, checkpoint: Mapping[str, Any], checkpoint_id: str | None
 ) -> dict[str, Any]:
-    """Return the keys of a config for the subgraph in which a run starts and the checkpoints above the subgraph.
+    """Return the keys of a config that name the subgraph in which a run starts, and the checkpoints above it.
 
     Raises:
         HTTPException: 404 if there is no such checkpoint.
@@ -372,8 +372,7 @@ async def _thread(
     """Return the thread of a run. A missing thread is made if the caller may make it.
 
     Raises:
-        HTTPException: 404 if the thread is missing and may not be made, or if the run starts from a checkpoint: a new
-            thread has no checkpoint.
+        HTTPException: 404 if the thread is missing, and may not be made or the run starts from a checkpoint.
     """
     user_id = None if call.user is None else call.user.identity
     if thread_id is not None:
@@ -413,7 +412,7 @@ async def _run(call: Call, action: str = "read", value: Mapping[str, Any] | None
 
 
 def _reader_of_new(call: Call, handle: AsyncRunHandle) -> Reader:
-    """Return the reader of a new run. A thread that was made for the run belongs to this reader alone."""
+    """Return the reader of a new run. If a thread was made for the run, only this reader can read it."""
     return Reader(call, call.scope if "thread_id" in call.request.path_params else None, handle.thread_id)
 
 
@@ -427,7 +426,7 @@ async def _joined(call: Call) -> tuple[Run, Reader, bool]:
     reader = Reader(call, call.scope, run.thread_id)
     if cancels:
         if call.service.is_read_only:
-            raise refuse(403, "the server is read-only: cancel_on_disconnect cannot be true")
+            raise refuse(403, "cancel_on_disconnect must not be true, because the server is read-only")
         await _run(call, "update", {"action": "interrupt"})
     return run, reader, cancels
 
@@ -456,7 +455,7 @@ def _waiting(call: Call, handle: AsyncRunHandle, reader: Reader, *, cancels: boo
     Args:
         call: The request.
         handle: The run.
-        reader: Who reads.
+        reader: The reader.
         cancels: Whether a disconnect cancels the run.
         deletes: Whether the thread is deleted at the end.
     """
@@ -470,7 +469,7 @@ async def _values(
     async with with_client(call, handle, reader, cancels=cancels, deletes=deletes) as ended:
         async for batch in batches_of(call, _outcome(handle), _as_bytes):
             if await reader.is_gone():
-                # Like the response for a run that is deleted.
+                # The response is the same as for a deleted run.
                 yield to_json(None)
                 return
             if not batch:
@@ -493,7 +492,7 @@ async def _outcome(handle: AsyncRunHandle) -> AsyncIterator[Any]:
     except (RunCancelledError, NotFoundError):
         yield None
     except UnavailableError:
-        raise ServerStoppingError("this server cannot reach the database: try another one") from None
+        raise ServerStoppingError("this server cannot reach the database: try another server") from None
 
 
 def _json(value: Any, headers: Mapping[str, str] | None = None) -> Response:

@@ -32,7 +32,7 @@ async def get_graph(call: Call) -> dict[str, Any]:
 async def get_schemas(call: Call) -> dict[str, Any]:
     """Return the JSON schemas of a graph.
 
-    The schema of a type that has none is left out.
+    Types that have no JSON schema are left out.
     """
     wanted = await choose_by_path(call)
     async with _opened(call, wanted) as graph:

@@ -59,8 +59,8 @@ class Service:
         limits: Limits of bodies.
         stopping: Set when open streams must end because the process stops.
         metrics: The metrics; made at the first request for them.
-        receipt_key: Signs receipts of erasures that persons make on pages; `None`: they are not signed.
-        tenants: The parts of tenants; `None` if tenants are not kept apart, or the state is that of one tenant.
+        receipt_key: Signs receipts of erasures that persons make on pages; `None` for receipts without a signature.
+        tenants: The parts of tenants; `None` if tenants are not kept apart, or if the state has one tenant.
     """
 
     state: AsyncPGState
@@ -79,7 +79,7 @@ class Service:
     def of(self, user: User | None, request: Request) -> Service:
         """Return the service of the caller's tenant.
 
-        It reaches only the tenant's rows, and stays open until the request ends.
+        The service reaches only the tenant's rows, and stays open until the request ends.
 
         Raises:
             HTTPException: 403 if the user has no tenant.
@@ -96,7 +96,7 @@ class Service:
 
 
 def tenant_of(user: User, keys: ThreadKeys) -> str | None:
-    """Return the tenant of a user; `None` if there is none. The fields are those that name a thread's tenant."""
+    """Return the tenant of a user, from the fields that name a thread's tenant; `None` if there is none."""
     fields = (user[name] for name in keys.tenant if name in user)
     return next((one for one in fields if isinstance(one, str) and one), None)
 
@@ -156,11 +156,11 @@ class Call:
         """Return a parameter of the query; `None` if it is missing or empty.
 
         Raises:
-            HTTPException: 422 if it holds NUL.
+            HTTPException: 422 if the parameter holds NUL.
         """
         found = self.request.query_params.get(name, "")
         if "\0" in found:
-            raise refuse(422, f"{name} holds NUL, which PostgreSQL cannot store")
+            raise refuse(422, f"{name} must not hold NUL, which PostgreSQL cannot store")
         return found or None
 
     def flag(self, name: str) -> bool:
@@ -175,10 +175,10 @@ class Call:
         """
         given = [part for value in self.request.query_params.getlist(name) for part in value.split(",") if part]
         for one in given:
-            # The name of a channel.
+            # `values.NAME` names a channel.
             is_channel = known is not None and "values" in known and one.startswith("values.")
             if known is not None and one not in known and not is_channel:
-                raise refuse(422, f"{name} must have names of {', '.join(known)}, not {one!r}")
+                raise refuse(422, f"{name} must have names among {', '.join(known)}, not {one!r}")
         return given or None
 
     def number(self, name: str, default: int, most: int = 2**31 - 1) -> int:
@@ -223,7 +223,7 @@ class Call:
     async def access(self, resource: str, action: str, value: dict[str, Any]) -> Access:
         """Return which assistants or crons the caller's operation may reach. The handler may change `value`.
 
-        If no handler decides, a caller reaches only those that the caller owns.
+        If no handler decides, a caller reaches only assistants and crons that the caller owns.
 
         Raises:
             HTTPException: 403 if the operation is refused.
@@ -254,9 +254,9 @@ class Call:
         A handler may return these metadata, or put them into the metadata of `value`.
 
         Raises:
-            HTTPException: 403 if the caller may search none.
+            HTTPException: 403 if the caller must not search.
         """
-        # A handler may change nested values.
+        # A deep copy is kept for comparison, because a handler may change nested values.
         asked = deepcopy(value.setdefault("metadata", {}))
         scope = await self.authorize(resource, "search", value)
         found: dict[str, Any] = value.get("metadata") or {}

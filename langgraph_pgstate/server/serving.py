@@ -35,15 +35,15 @@ DEFAULT_CORS: Final[Mapping[str, Any]] = {
     "allow_private_network": True,
 }
 _BACKLOG: Final = 2048
-# Seconds after which a connection is closed that has not sent the whole head of a request, or has read nothing of a
-# response.
+# Seconds after which a connection is closed if its client has not sent the whole head of a request, or has read nothing
+# of a response.
 _HEAD_SECONDS: Final = 15.0
 _TAKING_SECONDS: Final = 60.0
 # Seconds after which requests are ended when the server stops. A client that reads nothing would keep a request for
 # ever.
 _GRACE_SECONDS: Final = 10
-# A parameter of glibc, and the size from which a freed block is returned to the system. glibc would raise the size to
-# that of the first large block, and keep freed memory.
+# A parameter of glibc: the minimum size of blocks that are returned to the system when they are freed. By default,
+# glibc raises the size to that of the first large block, and then keeps freed memory.
 _M_MMAP_THRESHOLD: Final = -3
 _LARGE_BLOCK: Final = 1024 * 1024
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -109,7 +109,7 @@ def run(
     Args:
         app: The application.
         listener: The socket.
-        is_open: Whether it may be called from other machines.
+        is_open: Whether other machines may call the application.
         threads: Number of threads in which blocking nodes run.
         member: The membership of this process if a supervisor runs several processes. The process also drains when the
             supervisor stops or dies. Only the supervisor handles a second signal.
@@ -122,7 +122,7 @@ def run(
     """
     if not is_open and not is_loopback(listener.getsockname()[0]):
         raise ConfigurationError(
-            "without auth the server listens on this machine only: name an Auth object in langgraph.json "
+            "without auth the server must listen on this machine only: name an Auth object in langgraph.json "
             '("auth": {"path": "./auth.py:auth"}), or mount create_app in an application that authenticates'
         )
     served: Any = app if is_open else LocalOnly(app)
@@ -140,7 +140,7 @@ def run(
     _give_back_memory()
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
-    # The handler also works while the worker drains, after uvicorn has ended.
+    # uvicorn's own handler ends with it. This handler also works later, while the worker drains.
     before = {number: signal.signal(number, server.handle_exit) for number in _SIGNALS}
     executor = ThreadPoolExecutor(threads)
     loop.set_default_executor(executor)
@@ -154,7 +154,7 @@ def run(
 
 
 def _give_back_memory() -> None:
-    # Not every system has `mallopt`.
+    # Some systems have no `mallopt`.
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
@@ -185,7 +185,7 @@ class _Connection(H11Protocol):
 
 
 def _most_connections() -> int:
-    """Return the most connections that may be open: half of the process's file limit. The database needs files, too."""
+    """Return the maximum number of connections: half of the process's file limit. The database needs files, too."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
 
@@ -210,7 +210,7 @@ class _Stall(NamedTuple):
         cycle, pending = connection.cycle, connection.transport.get_write_buffer_size()
         is_between = cycle is None or (cycle.response_complete and not pending)
         if known is not None and known.cycle is cycle and known.is_between == is_between:
-            # Heartbeats are added to the pending bytes.
+            # Heartbeats add to the pending bytes, so only a decrease shows that the client has taken some.
             has_taken = not is_between and (pending == 0 or pending < known.pending)
             return cls(cycle, is_between, pending, now if has_taken else known.since)
         return cls(cycle, is_between, pending, now)
@@ -247,7 +247,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Stop accepting requests, and end streams. At the second signal, end requests and runs at once."""
-        # Called later, because the interrupted code may hold a lock that this call needs.
+        # The call is made later, because the interrupted code may hold a lock that it needs.
         self._loop.call_soon_threadsafe(self._signalled, sig)
 
     def follow_supervisor(self, member: Membership) -> None:

@@ -27,12 +27,12 @@ from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.state import core_of
 from langgraph_pgstate.threads.types import Thread
 
-# Most threads whose states a search by values reads.
+# Maximum number of threads whose states a search by values reads.
 _MOST_COMPARED: Final = 1000
 _MOST_COMPARISONS: Final = 1_000_000
-# Most threads whose states one statement reads.
+# Maximum number of threads whose states one statement reads.
 _AT_ONCE: Final = 32
-# Limits on the bytes of strings, and on lists, objects and items. A history is sent before more of it is read.
+# Maximum bytes of strings, and number of lists, objects and items, of a history that are read before they are sent.
 _LISTED: Final = (32 * 1024, 1000)
 
 _log = logging.getLogger("langgraph_pgstate.server")
@@ -53,7 +53,7 @@ async def having_values(
     Args:
         call: The request.
         values: The values by channel, in the form in which clients see them.
-        most: Most threads to return; `None` for all.
+        most: Maximum number of threads to return; `None` for all.
         filters: Other conditions on the threads, and their order.
 
     Raises:
@@ -69,8 +69,8 @@ async def having_values(
             except TooManyComparisonsError:
                 raise refuse(
                     422,
-                    f"values: lists of objects are compared each with each, {_MOST_COMPARISONS} times at most: narrow "
-                    "the search, or compare with fewer",
+                    f"values must need at most {_MOST_COMPARISONS} comparisons, but each object of a list is compared "
+                    "with each: narrow the search, or give fewer objects",
                 ) from None
             if has:
                 found.append(one.thread)
@@ -80,8 +80,8 @@ async def having_values(
         names = ", ".join(map(repr, sorted({*values} - {*core_of(call.state).project})))
         raise refuse(
             422,
-            f"values: {names} cannot be compared with the states of more than {_MOST_COMPARED} threads: narrow the "
-            "search by metadata, status or ids, or project the channel (PGSTATE_PROJECT, or project= of AsyncPGState)",
+            f"values of {names} must be compared with at most {_MOST_COMPARED} threads: narrow the search by metadata, "
+            "status or ids, or project the channel (PGSTATE_PROJECT, or project= of AsyncPGState)",
         )
     return found
 
@@ -161,7 +161,7 @@ class _Graphs(AsyncExitStack):
         """Return the graph of a thread.
 
         Raises:
-            Exception: What the graph's factory raises, at each call.
+            Exception: The error that the graph's factory raises. Later calls for the same graph raise it again.
         """
         # A graph that was made with an assistant's config must not be used for another assistant.
         assistant_id = thread.metadata.get("assistant_id") if self._call.service.graphs.is_made(name) else None
@@ -189,7 +189,7 @@ async def _close(manager: AbstractAsyncContextManager[Any]) -> None:
 
 
 class _Newest(BaseCheckpointSaver[str]):
-    """The newest checkpoints of some threads. They are read already; each is decoded when it is asked for.
+    """A saver of the newest checkpoints of some threads, which are read already and decoded on request.
 
     Args:
         saver: Reads the other rows of the checkpoints.
@@ -214,7 +214,7 @@ class _Newest(BaseCheckpointSaver[str]):
 async def history(
     call: Call, name: str, thread: Thread, config: RunnableConfig, **options: Any
 ) -> AsyncGenerator[StateSnapshot, None]:
-    """Yield the states of a thread, newest first, each decoded when it is asked for.
+    """Yield the states of a thread, newest first. A state is decoded when the caller asks for it.
 
     Args:
         call: The request.
@@ -250,7 +250,7 @@ class _Listed(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Yield the next checkpoints of the list that was asked for first."""
+        """Yield the next checkpoints of the first requested list."""
         if self._found is None:
             self._found = self._saver.alist(config, filter=filter, before=before, limit=limit)
         size, count = _LISTED

@@ -64,7 +64,7 @@ async def put_item(call: Call) -> Response:
 async def get_item(call: Call) -> Any:
     """Return an item, or `null` if there is none."""
     if call.query("key") is None:
-        raise refuse(422, "key is missing or empty")
+        raise refuse(422, "key must not be empty")
     namespace = [part for part in (call.query("namespace") or "").split(".") if part]
     value: dict[str, Any] = {"namespace": _namespace(namespace), "key": call.query("key") or ""}
     await _authorized(call, "get", value)
@@ -135,7 +135,7 @@ def _refreshes(call: Call, asked: bool | None) -> bool | None:
     if not call.service.is_read_only:
         return asked
     if asked:
-        raise refuse(403, "the server is read-only: refresh_ttl cannot be true")
+        raise refuse(403, "refresh_ttl must not be true, because the server is read-only")
     return False
 
 
@@ -161,8 +161,8 @@ def item_of(item: Item) -> dict[str, Any]:
 async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
     """Ask whether the caller may do something; the handler may change the namespace.
 
-    If no handler decides, a user may use the namespaces that begin with the user's identity. A search without a
-    namespace searches these.
+    If no handler decides, a user may use namespaces that begin with the user's identity. A search without a namespace
+    searches these namespaces.
 
     Raises:
         HTTPException: 403 if the handler refuses, or returns a filter that the operation does not meet.
@@ -173,9 +173,7 @@ async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
         value["namespace"] = value["namespace"] or own
         # A label has no dot. In a list of namespaces, a star stands for any label.
         if tuple(value["namespace"][:1]) != own or own == ("*",) or "." in own[0]:
-            raise refuse(
-                403, "without a handler on the store, a user has the namespaces whose first label is its identity"
-            )
+            raise refuse(403, "namespace must begin with the user's identity, because auth has no handler on the store")
     scope = await call.authorize("store", action, value)
     if not admits(scope, {**value, "namespace": list(value["namespace"] or ())}):
         raise refuse(403, "forbidden")
@@ -183,7 +181,7 @@ async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Raise a refusal for what the store cannot do or take.
+    """Turn errors of the store about unsupported or invalid arguments into refusals.
 
     Raises:
         HTTPException: 422.
@@ -209,12 +207,12 @@ def _check_filter(filter: Any) -> None:
         unknown = [one for one in operators if one.startswith("$") and (one is name or one not in _OPERATORS)]
         if unknown:
             known = ", ".join(_OPERATORS)
-            raise refuse(422, f"the store refuses {unknown[0]!r} in the filter: a field may have {known}")
+            raise refuse(422, f"the store refuses {unknown[0]!r} in the filter: operators must be among {known}")
 
 
 def _store(call: Call) -> BaseStore:
     if call.service.store is None:
-        raise refuse(501, "there is no store: the function given as store= has opened none")
+        raise refuse(501, "there is no store: the function that was given as store= has opened none")
     return call.service.store
 
 

@@ -77,7 +77,7 @@ def stream(
     kept_modes(modes)
     events = call.state.runs.join(handle, last_event_id=last_event_id)
     path = location(handle)
-    # A client that reconnects has only this address.
+    # The address repeats the modes, because a client that reconnects has only this address.
     query = f"?{urlencode({'stream_mode': list(modes)}, doseq=True)}" if modes else ""
     headers = {**HEADERS, "Content-Location": path, "Location": f"{path}/stream{query}"}
     chunks = _chunks(call, handle, events, Conversion(modes), reader, cancels, deletes)
@@ -170,7 +170,7 @@ async def with_client(
     try:
         yield ended
     except (asyncio.CancelledError, GeneratorExit):
-        # A server that stops closes connections itself.
+        # If the server stops, it has closed the connection itself, so the run is not cancelled.
         if cancels and not ended.is_set() and not call.service.stopping.is_set():
             await clean_up(partial(_cancel, call, handle, reader))
         raise
@@ -209,7 +209,7 @@ class Conversion:
     def __init__(self, modes: Sequence[str]) -> None:
         self._modes = {*modes}
         self._is_whole = not modes
-        # Incomplete messages that come in parts, by id.
+        # Incomplete messages by id, which arrive in parts.
         self._parts: dict[str, BaseMessageChunk] = {}
 
     def convert(self, event: StreamEvent) -> Iterator[tuple[str, Any]]:
@@ -271,7 +271,7 @@ def _task(task: Any) -> Any:
 
 
 def encoded(id: str, name: str, data: Any, write: Callable[[Any], bytes] = to_json) -> bytes:
-    """Return a server-sent event. `write` makes its data."""
+    """Return a server-sent event. `write` converts `data` to JSON."""
     head = f"id: {id}\n" if id else ""
     return f"{head}event: {name}\ndata: ".encode() + write(data) + b"\n\n"
 

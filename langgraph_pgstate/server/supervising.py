@@ -16,16 +16,16 @@ _log = logging.getLogger("langgraph_pgstate.server")
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _PAUSE_SECONDS: Final = 2.0
-# With a timeout, so that Python can call signal handlers.
+# Seconds of each wait. The timeout lets Python call signal handlers.
 _POLL_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Data that a server process has about its supervisor.
+    """The connection of a server process to its supervisor.
 
     Attributes:
-        is_first: Whether the other processes wait for the start of this one.
+        is_first: Whether the other processes wait until this process serves.
         supervisor: File descriptor that reaches its end when the supervisor stops or dies.
         report: Tells the supervisor that the process serves.
     """
@@ -66,8 +66,8 @@ class Supervisor:
         """Keep the processes running until SIGTERM or SIGINT, then drain them. A second signal kills them.
 
         Returns:
-            0 after a drain, 1 if a process failed in it, 143 or 130 after a second signal; if the first process does
-            not start, its exit code.
+            0 after a drain; 1 if a process failed while it drained; 143 or 130 after a second signal; the first
+            process's exit code if that process did not start.
         """
         before = {number: signal.signal(number, self._signalled) for number in _SIGNALS}
         try:
@@ -141,7 +141,7 @@ class Supervisor:
     def _start(self, number: int, *, is_first: bool) -> _Member:
         context: Any = multiprocessing.get_context("fork")
         reader, writer = context.Pipe(duplex=False)
-        # A daemonic process could start no processes, but graphs may start some.
+        # The process is not a daemon, because graphs may start processes.
         process = context.Process(target=self._serve, args=(is_first, writer), name=f"server-{number}")
         process.start()
         writer.close()
@@ -156,7 +156,7 @@ class Supervisor:
 
 
 def _report(ready: Connection) -> None:
-    # The end of the pipe shows that the supervisor has died.
+    # The pipe is broken if the supervisor has died. This process notices that by `Membership.supervisor`.
     with suppress(BrokenPipeError):
         ready.send(True)
 

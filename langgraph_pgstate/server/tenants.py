@@ -17,7 +17,7 @@ T = TypeVar("T")
 _log = logging.getLogger("langgraph_pgstate.server")
 
 MOST_PARTS: Final = 200
-"""Number of parts that are kept open, besides those of requests in progress."""
+"""Maximum number of parts that are kept open, besides the parts of requests in progress."""
 _USED: Final = "pgstate.tenant_parts"
 
 
@@ -43,7 +43,7 @@ class TenantParts(Generic[T]):
 
     Args:
         open: Opens the part of a tenant, and registers its closing on the stack.
-        most: Number of parts that are kept open.
+        most: Maximum number of parts that are kept open.
     """
 
     def __init__(self, open: Callable[[str, AsyncExitStack], T], most: int = MOST_PARTS) -> None:
@@ -59,7 +59,7 @@ class TenantParts(Generic[T]):
             scope: The ASGI scope of the request, within `request_of`.
 
         Raises:
-            Exception: What opening the part raises. What it has registered on the stack is closed.
+            Exception: The error that `open` raises. Everything that `open` has registered on the stack is closed.
         """
         part = self._parts.get(tenant)
         if part is None:
@@ -88,7 +88,7 @@ class TenantParts(Generic[T]):
         task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close all parts, and wait for those that are being closed. A cancellation does not shorten it.
+        """Close all parts, and wait until they are closed. A cancellation does not shorten the wait.
 
         A part that a request takes afterwards is closed at the end of the request.
         """

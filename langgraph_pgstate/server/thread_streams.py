@@ -24,9 +24,9 @@ from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import HEADERS, HEARTBEAT, Conversion, encoded, written
 from langgraph_pgstate.server.translation import EventFilter, Translation
 
-# How much later than a run's end the sequence numbers of its events may be.
+# Time by which the sequence numbers of a run's events may be later than the run's end.
 _PAST_THE_END: Final = timedelta(minutes=1)
-# The greatest integer that JavaScript represents exactly; in microseconds, it is a time in the year 2255.
+# The greatest integer that JavaScript represents exactly. In microseconds since 1970, it is in the year 2255.
 _LAST_SEQ: Final = 2**53
 _MODES: Final = ("run_modes", "lifecycle")
 _LIFECYCLE: Final = ("metadata", "error", "end")
@@ -111,7 +111,7 @@ class _Readable:
             while not await self.is_there():
                 joined: Any = self._call.state.runs.join_thread(self.thread_id)
                 async with aclosing(joined) as events:
-                    # A run of a new thread.
+                    # The next event of the thread ends the wait, too.
                     first = [asyncio.ensure_future(anext(events))] if listens else []
                     try:
                         seconds = max(0.0, due_at - time.monotonic())
@@ -159,7 +159,7 @@ async def _chunks(
     convert: Callable[[ThreadEvent, Callable[[Any], bytes]], Iterator[bytes]],
     fail: Callable[[PGStateError], bytes],
 ) -> AsyncIterator[bytes]:
-    # `fetch` in browsers resolves at the first bytes.
+    # `fetch` in browsers only resolves at the first bytes.
     yield HEARTBEAT
     sent_at = checked_at = time.monotonic()
     run_id: str | None = None
@@ -178,7 +178,7 @@ async def _chunks(
                     return
                 checked_at = time.monotonic()
             run_id = batch[-1].mark if batch else run_id
-            # Without heartbeats, nothing would be sent for long while the client wants none of the events.
+            # While the client wants none of the events, heartbeats keep the connection alive.
             is_silent = not any(one.data for one in batch)
             if is_silent and (not batch or time.monotonic() - sent_at >= pacing.HEARTBEAT_SECONDS):
                 yield HEARTBEAT
@@ -188,7 +188,7 @@ async def _chunks(
                     yield piece
                 sent_at = time.monotonic()
     except (UnavailableError, ServerStoppingError):
-        raise ServerStoppingError("the stream ends before the client has left: reconnect to go on with it") from None
+        raise ServerStoppingError("the stream ends early: reconnect to go on with it") from None
     except PGStateError as error:
         yield fail(error)
 

@@ -78,8 +78,8 @@ async def _existing(call: Call, thread_id: str, scope: Alternatives | None, *, i
     """Return a thread that exists already. The right to read or change it is checked, not the right to create threads.
 
     Raises:
-        HTTPException: 403 if the caller may not, 409 if the thread is to be changed while a run is on it.
-        ThreadExistsError: If the thread is not the caller's.
+        HTTPException: 403 if the caller has no such right, 409 if a run is on the thread and `is_changed`.
+        ThreadExistsError: If the caller must not see the thread.
     """
     scopes = [scope, await call.authorize("threads", "read", {"thread_id": thread_id})]
     if is_changed:
@@ -123,7 +123,7 @@ async def search(call: Call) -> Response:
         found = selected(described, body.select)
         if body.extract is None:
             return found
-        # Compared in the form that clients see, where messages are objects.
+        # Paths apply to the form that clients see, in which messages are objects.
         plain = orjson.loads(await encode(described))
         return {**found, "extracted": {name: extracted(plain, path) for name, path in body.extract.items()}}
 
@@ -307,7 +307,7 @@ async def get_history(call: Call) -> Any:
 
 
 async def describe(call: Call, thread: Thread, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return a thread, with its values and interrupts if either is wanted."""
+    """Return a thread in the form that clients expect, with its values and interrupts if `names` asks for them."""
     if thread.archived_at is not None or not _is_with_state(names):
         return await _described(call, without_state(thread), names)
     return await _described(call, ThreadState(thread, await _snapshot(call, thread)), names)
@@ -446,5 +446,5 @@ def graph_of(call: Call, thread: Thread) -> str:
     """
     name = call.service.graphs.of_thread(thread)
     if name is None:
-        raise refuse(400, f"thread {thread.thread_id!r} has no graph: run one on it, or create it with a graph_id")
+        raise refuse(400, f"thread {thread.thread_id!r} has no graph: run a graph on it, or create it with a graph_id")
     return name

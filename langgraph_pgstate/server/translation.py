@@ -29,7 +29,7 @@ class MessageParts:
         self._open: dict[str, _Message] = {}
 
     def add(self, message: Any, metadata: Mapping[str, Any]) -> Iterator[Part]:
-        """Yield the protocol's parts for a chunk or a whole message; none if no model has made it."""
+        """Yield the protocol's parts for a chunk or a whole message; none if the message is not a model's."""
         if not _is_output(message, metadata) or not message.id:
             return
         known = self._open.get(message.id)
@@ -89,7 +89,7 @@ def _blocks_of(message: BaseMessage) -> list[Part]:
     try:
         found: list[Any] = [*message.content_blocks]
     except Exception:
-        # The content has no form of a known provider.
+        # Content that has no known provider's form is sent as text.
         found = [{"type": "text", "text": str(message.text)}]
     return [block for block in found if isinstance(block, dict)]
 
@@ -141,7 +141,7 @@ def _finished(block: Part) -> Part:
 CHANNELS: Final = ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom")
 # Sequence numbers that are reserved for each event of a run, which may become several events of the protocol.
 _SEQS_PER_EVENT: Final = 16
-# Values that are held back are sent before these events, because no checkpoint of these values follows.
+# Values wait for their checkpoint. Before these events they are sent without it, because it will not follow.
 _BOUNDARIES: Final = ("metadata", "error", "end", "gap")
 _INTERRUPT: Final = "__interrupt__"
 _STATUSES: Final = {"success": "completed", "error": "failed", "timeout": "failed"}
@@ -156,7 +156,7 @@ class EventFilter:
     Args:
         channels: The channels.
         namespaces: Prefixes of namespaces; all namespaces if it is empty.
-        depth: Most parts of a namespace after its prefix.
+        depth: Maximum number of parts of a namespace after its prefix.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class _Run:
         self.run_id = run_id
         self._start: int | None = None
         self._graph = graph
-        # Translated even if the client does not want them, so that sequence numbers are the same in all streams.
+        # Messages are translated even if the client does not want them, so that all streams have the same numbers.
         self._messages = MessageParts()
         # Namespace and node of each message, for the event that ends the message.
         self._places: dict[str, tuple[Sequence[str], str | None]] = {}
@@ -245,7 +245,7 @@ class _Run:
         """Return the first sequence number for an event of the run, unless earlier events needed more numbers."""
         distance = _number_of(event.id) * _SEQS_PER_EVENT
         if self._start is None and event.stored_at is not None:
-            # After a gap, the first stored event is a later one. Its number is not less than the number before the gap.
+            # If earlier events are no longer stored, the number follows from this event's time, and exceeds theirs.
             self._start = microseconds(event.stored_at) - max(0, distance - _SEQS_PER_EVENT)
         return (self._start or 0) + distance
 
@@ -303,11 +303,11 @@ class _Run:
             if isinstance(interrupt, Interrupt) and interrupt.id not in self._interrupt_ids:
                 self._interrupt_ids.add(interrupt.id)
                 asking = {"interrupt_id": interrupt.id, "payload": interrupt.value}
-                # The Python SDK reads the value under its other name.
+                # The Python SDK reads `value`, and the JavaScript SDK another name.
                 yield "input", namespace, {**asking, "value": interrupt.value}, None
 
     def _task(self, namespace: tuple[str, ...], data: Any) -> Iterator[Translated]:
-        """Yield starts and ends of subgraphs. Each is below the task that runs the subgraph."""
+        """Yield starts and ends of subgraphs. The namespace of each ends in the task that runs the subgraph."""
         if "result" in data:
             for subgraph, is_open in [*self._subgraphs.items()]:
                 if is_open and subgraph[:-1] == namespace and subgraph[-1].endswith(f":{data['id']}"):

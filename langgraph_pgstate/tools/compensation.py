@@ -28,7 +28,7 @@ class Compensator:
         name: Name in the ledger.
         function: Called with the `ToolExecution` to compensate and its recorded result, or `None` if the result could
             not be stored.
-        policy: Its tool policy.
+        policy: The tool policy.
     """
 
     name: str

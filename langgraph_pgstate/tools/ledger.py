@@ -126,7 +126,7 @@ class _Ledger:
 
         Args:
             function: The function.
-            name: Its name in the ledger; by default the function's name.
+            name: The name in the ledger; by default the function's name.
             terms: Attributes of `ToolPolicy`.
 
         Raises:

@@ -66,10 +66,10 @@ def mask_results(messages: Sequence[Any], **options: Unpack[MaskOptions]) -> lis
     limits = {name: options.get(name, default) for name, default in (("above", 2000), ("head", 300), ("tail", 300))}
     for name, limit in limits.items():
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise ConfigurationError(f"{name} must be a number from 0 on, not {limit!r}")
+            raise ConfigurationError(f"{name} must be a whole number of 0 or more, not {limit!r}")
     above, head, tail = (cast(int, limit) for limit in limits.values())
     if head + tail > above:
-        raise ConfigurationError(f"head + tail must be at most above ({above}), not {head + tail}")
+        raise ConfigurationError(f"head + tail must be at most `above`, which is {above}, not {head + tail}")
     spared = options.get("except_tools", (READ_RESULT,))
     if isinstance(spared, str):
         raise ArgumentTypeError(f"except_tools must be a list of names, not {spared!r}")

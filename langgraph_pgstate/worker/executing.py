@@ -125,8 +125,8 @@ class RunExecution:
 
     Attributes:
         claimed: The run.
-        held: Its lease.
-        tenant: Its tenant; `None` if tenants are not kept apart.
+        held: The lease.
+        tenant: The tenant; `None` if tenants are not kept apart.
         deadline: When the run exceeds its timeout, by the monotonic clock.
         control: Asks the graph to stop at the next superstep boundary.
         supersteps: Measures the supersteps if they have a limit and LangGraph does not measure them.

@@ -158,7 +158,7 @@ def test_workers_that_cannot_start_say_why_once(dsn: str, schema: str) -> None:
     place = ("--dsn", dsn, "--schema", schema, "serve", "--workers", "3", "--port", "0")
     for arguments, said in (
         (("nothing:graph",), "nothing cannot be imported"),
-        (("--host", "0.0.0.0", GRAPHS[0]), "without auth the server listens"),
+        (("--host", "0.0.0.0", GRAPHS[0]), "without auth the server must listen"),
     ):
         with Forked(*place, *arguments, cwd=TESTS) as served:
             errors = served.communicate()[1]
@@ -213,7 +213,7 @@ def test_what_cannot_be_served_is_said(run: Run, tmp_path: Path, monkeypatch: py
         (("--config", "other.json", "--port", "0"), "webhooks.url.max_url_length of langgraph.json is not supported"),
         ((), "requires a graph"),
         (("nothing", "--port", "0"), "a graph must be named like"),
-        (("--host", "0.0.0.0", "--port", "0", f"{TESTS}/support/http.py:chat"), "without auth the server listens"),
+        (("--host", "0.0.0.0", "--port", "0", f"{TESTS}/support/http.py:chat"), "without auth the server must listen"),
         (("--workers", "2", "--host", "203.0.113.1", "x:y"), "cannot listen on"),
         (("--host", "203.0.113.1", f"{TESTS}/support/http.py:chat"), "cannot listen on"),
     ):

@@ -156,7 +156,7 @@ def test_an_item_that_is_stored_meanwhile_keeps_its_embedding(
 def test_an_old_index_is_dropped(dsn: str, place: str, connection: psycopg.Connection) -> None:
     with opened(dsn, place, index("old")) as store:
         store.put(("users",), "a", {"text": "a text"})
-        with pytest.raises(ConfigurationError, match="is used by this store"):
+        with pytest.raises(ConfigurationError, match="must not be among the options of this store"):
             store.drop_index("old")
     with opened(dsn, place, index("old"), index("new")) as store:
         assert store.list_indexes() == {"old": True, "new": False}

@@ -160,7 +160,7 @@ def test_a_deep_namespace_is_stored_or_refused_by_its_size(store: PGMemoryStore)
     deep = tuple(f"{number}" for number in range(120))
     store.put(deep, "k", {"n": 1})
     assert store.list_namespaces() == [deep]
-    with pytest.raises(ConfigurationError, match="must take at most"):
+    with pytest.raises(ConfigurationError, match="must together take at most"):
         store.put(tuple("x" * 20 for _ in range(200)), "k", {"n": 1})
 
 
@@ -403,7 +403,7 @@ def test_an_index_with_other_options_needs_another_name(dsn: str, schema: str, i
         options: Any = {**INDEX, **change}
         with (
             PGMemoryStore.from_conn_string(dsn, schema=schema, index=options) as store,
-            pytest.raises(ConfigurationError, match="a name of its own"),
+            pytest.raises(ConfigurationError, match="use another name"),
         ):
             store.setup()
     with (

@@ -138,8 +138,8 @@ def test_an_edit_of_langchains_middleware_is_a_window() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"max_tokens": -1}, "max_tokens must be a number from 0 on"),
-        ({"max_messages": True}, "max_messages must be a number from 0 on"),
+        ({"max_tokens": -1}, "max_tokens must be a whole number of 0 or more"),
+        ({"max_messages": True}, "max_messages must be a whole number of 0 or more"),
         ({"keep": "last"}, "keep must be a list of"),
         ({"keep": ["first"]}, "not 'first'"),
         ({"token_counter": 4}, "token_counter must be"),

@@ -368,7 +368,7 @@ async def test_errors_of_handlers_let_nobody_in(dsn: str, schema: str) -> None:
 
 
 def test_an_auth_that_cannot_authenticate_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="no authentication handler"):
+    with pytest.raises(ConfigurationError, match="must have an authentication handler"):
         Authority(Auth())
     auth = Auth()
 

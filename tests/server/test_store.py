@@ -180,4 +180,4 @@ async def test_a_handler_changes_the_namespace(dsn: str, schema: str, store: Asy
 async def test_an_item_is_named_by_its_key(dsn: str, schema: str) -> None:
     async with serving(dsn, schema, store=InMemoryStore()) as server, http(server) as client:
         found = await client.get("/store/items", params={"namespace": "a"})
-        assert (found.status_code, found.json()) == (422, {"detail": "key is missing or empty"})
+        assert (found.status_code, found.json()) == (422, {"detail": "key must not be empty"})

@@ -275,8 +275,8 @@ async def test_a_part_that_a_request_takes_after_the_end_is_closed_with_the_requ
 async def test_the_server_refuses_what_tenants_would_share(walled: Walled) -> None:
     async with AsyncPGState.open(walled.app, schema=walled.schema) as state:
         for options, reason in (
-            ({"worker": False}, "needs an auth"),
-            ({"worker": False, "auth": people(), "store": InMemoryStore()}, "leave store out"),
+            ({"worker": False}, "auth must be given"),
+            ({"worker": False, "auth": people(), "store": InMemoryStore()}, "store must be left out"),
         ):
             app = create_app(state, {"chat": chat()}, **options)  # type: ignore[arg-type]
             with pytest.raises(TenantError, match=reason):

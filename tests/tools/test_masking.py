@@ -76,8 +76,8 @@ def test_a_long_result_has_beginning_end_and_reference() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"above": -1}, "above must be a number"),
-        ({"above": 100}, "tail must be at most above"),
+        ({"above": -1}, "above must be a whole number"),
+        ({"above": 100}, "tail must be at most `above`"),
         ({"except_tools": "fetch"}, "except_tools must be a list"),
         ({"limit": 1}, "has no option 'limit'"),
     ],

@@ -29,7 +29,7 @@ CREATE INDEX IF NOT EXISTS memory_vectors_0_embedding_idx ON /*schema*/memory_ve
 ALTER TABLE /*schema*/memory_vectors_0 ALTER COLUMN embedding SET STORAGE PLAIN;
 
 -- name: put_vectors
--- Store the embeddings of items that this transaction has stored, and delete those of fields that they lack now.
+-- Store the embeddings of items that this transaction has stored. Delete embeddings of fields that the items lack now.
 WITH given AS MATERIALIZED (
     SELECT m.namespace, m.key, m.version, m.is_large, g.number
     FROM unnest(:namespaces::text[], :keys::text[]) WITH ORDINALITY AS g (namespace, key, number)
@@ -56,8 +56,8 @@ ON CONFLICT (namespace, key, field) DO UPDATE SET
 DROP TABLE IF EXISTS /*schema*/memory_vectors_0;
 
 -- name: lock_orphaned_vectors
--- Return the next embeddings, in the order of their keys, and whether there is no item of their version. Locks those,
--- but for what another transaction holds, which is left out.
+-- Return the next embeddings, in the order of their keys, and whether each is orphaned, which means that no item has
+-- its version. Locks the orphaned embeddings. Embeddings that another transaction has locked do not count as orphaned.
 WITH page AS MATERIALIZED (
     SELECT v.namespace, v.key, v.field, v.version FROM /*schema*/memory_vectors_0 v
     WHERE (v.namespace, v.key, v.field) OPERATOR(pg_catalog.>) (:namespace::text[], :key::text, :field::text)
@@ -77,7 +77,7 @@ FROM page p LEFT JOIN orphaned o
 ORDER BY p.namespace, p.key, p.field;
 
 -- name: delete_orphaned_vectors
--- Delete embeddings that this transaction has locked, if there is still no item of their version.
+-- Delete embeddings that this transaction has locked, if they are still orphaned.
 DELETE FROM /*schema*/memory_vectors_0 o
 USING unnest(:namespaces::text[], :keys::text[], :fields::text[]) AS g (namespace, key, field)
 WHERE o.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND o.key = g.key AND o.field = g.field AND NOT EXISTS (
@@ -103,8 +103,8 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.namespace OPER
 ORDER BY distance, m.key LIMIT 5;
 
 -- name: find_similar_large
--- Return the memories of a large namespace and of a kind whose contents are nearest to an embedding, with their distances:
--- by the approximate index, and of those that wait to be put there.
+-- Return the memories of a large namespace and of a kind whose contents are nearest to an embedding, with their
+-- distances. They are found by the approximate index, and among the items that wait to be put there.
 -- leaves: memories.digest
 -- opens: memories.value from value
 (
@@ -126,11 +126,11 @@ ORDER BY distance, m.key LIMIT 5;
 ORDER BY distance LIMIT 5;
 
 -- name: search_vectors
--- Return a page of the items of a range of namespaces: those nearest to an embedding first or, if `uses_words`, fused with
--- those that have words of the query, rare words before common ones (BM25 with each word counted once), by the reciprocals
--- of their ranks. The fewer of the query's rare words an item has, the less its rank by words counts. Reads all items; none
--- if a namespace is large, and `avoids_large`. No two sets of items are joined, so that the time grows with their number
--- whatever the planner expects.
+-- Return a page of the items of a range of namespaces, the nearest to an embedding first. If `uses_words`, items are
+-- sorted by the reciprocals of two ranks: by distance, and by words of the query. Rare words rank before common ones
+-- (BM25 with each word counted once). The fewer of the query's rare words an item has, the less its rank by words
+-- counts. Reads all items; no item if a namespace is large, and `avoids_large`. No two sets of items are joined, so
+-- that the time grows with the number of items under any plan.
 -- opens: memories.value from value
 -- matches: memories.value from operands
 -- searches: memories.words from query
@@ -194,19 +194,19 @@ FROM page p JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) p.na
 ORDER BY p.fused DESC, p.distance, p.namespace, p.key;
 
 -- name: allow_scans
--- Let the approximate index go on until it has as many rows as are asked for, in this transaction. Without sorting, the
--- planner takes it: it expects few rows of the join with the items, and would rather sort all of a namespace. Without
--- sequential scans, what lies between large namespaces is read by its keys, of which the planner expects a ninth of all.
--- Plans are made for the namespaces, and not compiled.
+-- In this transaction, let a scan of the approximate index go on until it has enough rows. `enable_sort = off` makes
+-- the planner use this index. Otherwise it would sort all items of a namespace, because it expects few rows of the join
+-- with items. `enable_seqscan = off` makes it read the items between large namespaces by their keys. Otherwise it would
+-- read the whole table, because it expects a ninth of all rows there. Plans are made for the namespaces.
 SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', :reach::text, true),
     set_config('hnsw.max_scan_tuples', '100000', true), set_config('enable_sort', 'off', true),
     set_config('enable_seqscan', 'off', true),
     set_config('plan_cache_mode', 'force_custom_plan', true), set_config('jit', 'off', true);
 
 -- name: search_large
--- Return a page of the items of a range of namespaces, some of which are large: what `search_vectors` returns, but those
--- of large namespaces are the nearest ones by the approximate index, and those that have words which few of them have.
--- What lies between large namespaces, and what waits to be put into the indexes, is searched exactly.
+-- Return a page of the items of a range of namespaces, some of which are large, in the order of `search_vectors`. Of
+-- the large namespaces, only these items count: the nearest by the approximate index, and items that have rare words of
+-- the query. Other namespaces, and items that wait to be put into the indexes, are searched exactly.
 -- opens: memories.value from value
 -- matches: memories.value from operands
 -- searches: memories.words from query
@@ -263,7 +263,7 @@ WITH terms AS MATERIALIZED (
             WHERE v.namespace OPERATOR(pg_catalog.=) m.namespace AND v.key = m.key AND v.version = m.version
         ) AS distance,
         ARRAY(SELECT t.number FROM rare t WHERE m.words @@ t.term) AS found
-    -- Looked up one by one, however many the planner expects.
+    -- `LATERAL` makes the planner look up each item by itself, however many it expects.
     FROM chosen c CROSS JOIN LATERAL (
         SELECT i.* FROM /*schema*/memories i
         WHERE i.namespace OPERATOR(pg_catalog.=) c.namespace AND i.key = c.key LIMIT 1
@@ -315,12 +315,12 @@ UPDATE /*schema*/memory_vectors_0 o SET is_large = true
 WHERE o.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND o.key = ANY(:keys::text[]) AND NOT o.is_large;
 
 -- name: lock_memories
--- Wait for the end of all transactions that store memories, and let no other begin to.
+-- Wait for the end of all transactions that store memories. Until this transaction ends, no other can store any.
 LOCK TABLE /*schema*/memories IN SHARE MODE;
 
 -- name: list_unembedded
--- Return the next items that an index lacks, in the order of their keys: of `all`, or of those that are known to lack
--- embeddings.
+-- Return the next items that an index lacks, in the order of their keys. Unless `all`, only items that are known to
+-- lack embeddings are searched.
 -- opens: memories.value from value
 SELECT m.namespace, m.key, m.version, m.value, m.index_fields
 FROM /*schema*/memories m
@@ -336,7 +336,7 @@ ORDER BY m.namespace, m.key
 LIMIT :count::integer;
 
 -- name: add_vectors
--- Store the embeddings of items unless they have changed. Locks the items, so that no other call changes them meanwhile.
+-- Store the embeddings of items unless they have changed. Locks the items until the transaction ends.
 WITH given AS MATERIALIZED (
     SELECT m.namespace, m.key, m.version, m.is_large, g.number
     FROM unnest(:namespaces::text[], :keys::text[], :versions::integer[]) WITH ORDINALITY AS g (namespace, key, version, number)

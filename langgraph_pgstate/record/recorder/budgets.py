@@ -26,13 +26,13 @@ from langgraph_pgstate.schema.queries import Queries
 _log = logging.getLogger("langgraph_pgstate.record")
 
 _ZERO: Final = Decimal(0)
-# Seconds between two readings of what was spent. They become more if a reading takes over a twentieth of them.
+# Minimum seconds between two readings of the spending. The pause grows if a reading takes more than a twentieth of it.
 _FRESH_SECONDS: Final = 2.0
 _SHARE: Final = 20
 _READ_SECONDS: Final = 5.0
-# An owner without calls for so many seconds is not read any more.
+# Seconds without a call after which an owner's spending is no longer read.
 _OWNER_SECONDS: Final = 60.0
-# Calls of this process that ended so many seconds before the last reading are in the tables.
+# Seconds before the last reading. Calls of this process that ended earlier are in the tables.
 _OWN_SECONDS: Final = 120.0
 
 
@@ -41,7 +41,7 @@ class _Known(NamedTuple):
 
     Attributes:
         reading: Number of the reading.
-        read_at: When it ended, by the monotonic clock.
+        read_at: End of the reading, by the monotonic clock.
         budget: The amount, and the recorded cost without the calls that this process counts; `None` without a budget.
     """
 
@@ -86,7 +86,7 @@ class Budgets:
         self._prices: Sequence[Price] = ()
         self._has_budgets = False
         self._day = 0.0
-        # Before this time no call is checked: there are no budgets, or they could not be read.
+        # Before this time no call is checked, because there are no budgets or they could not be read.
         self._unchecked_until = float("-inf")
         self._fresh_for = _FRESH_SECONDS
         self._readings = itertools.count(1)
@@ -96,11 +96,11 @@ class Budgets:
         self._known: dict[Owner, _Known] = {}
         self._started: dict[UUID, _Started] = {}
         self._calls: deque[_Call] = deque()
-        # The cost of the last call of a model.
+        # By model, the cost of its last call.
         self._usual: dict[str, Decimal] = {}
 
     def is_known(self, run: RunRecord) -> bool:
-        """Return whether a call of a run can be checked without reading what was spent."""
+        """Return whether a call of a run can be checked without reading the spending."""
         with self._lock:
             now = time.monotonic()
             if now < self._unchecked_until:
@@ -111,7 +111,7 @@ class Budgets:
             return all(one is not None and one.read_at > oldest for one in known)
 
     async def read(self, run: RunRecord) -> None:
-        """Read what a run's owners and other recent owners have spent. If that fails, earlier values stay in use."""
+        """Read the spending of a run's owners and of other recent owners. If that fails, earlier values stay in use."""
         began = time.monotonic()
         with self._lock:
             self._in_progress += 1
@@ -210,7 +210,7 @@ def owners_of(run: RunRecord) -> tuple[Owner, ...]:
 
 
 class BudgetGuard(BaseCallbackHandler):
-    """A callback handler that refuses model calls. The recorder is another handler: its own errors must not end a run.
+    """A callback handler that refuses model calls. It is not the recorder, because errors of that must not end a run.
 
     Args:
         check: Called with the id of the span that makes a call, the id of the call and the name of its model. It raises

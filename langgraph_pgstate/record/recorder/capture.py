@@ -46,8 +46,8 @@ JSON = orjson.Fragment
 def capture(value: Any, last_messages: int = _LAST_MESSAGES) -> Any:
     """Return a bounded copy of a value in types that JSON can represent.
 
-    A long list of messages is cut to its last messages and their count, any other long list to its beginning. A value
-    of an unknown type is replaced by the type's name, so that no foreign code is called.
+    A long list of messages is truncated to its last messages and their count; any other long list to its beginning. A
+    value of an unknown type is replaced by the type's name, so that no foreign code is called.
 
     Args:
         value: The value.
@@ -167,7 +167,7 @@ _COPIERS: Final[dict[type, Callable[[Any, _Budget, int], Any]]] = {
 
 
 def render(kind: str, captured: Any, settings: RecorderSettings) -> JSON | None:
-    """Return a captured value as JSON, redacted and then cut to the limit.
+    """Return a captured value as JSON, redacted and then truncated to the limit.
 
     Args:
         kind: `input`, `output` or `payload`.
@@ -189,7 +189,7 @@ def _dump(captured: Any) -> bytes:
     try:
         text = orjson.dumps(captured)
     except TypeError:
-        # A lone surrogate or an integer of more than 64 bits.
+        # orjson refuses lone surrogates and integers of more than 64 bits.
         return orjson.dumps(to_json(captured)[0])
     return orjson.dumps(to_json(captured)[0]) if _NUL in text else text
 

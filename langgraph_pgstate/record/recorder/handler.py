@@ -276,7 +276,7 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
     Raises:
         ArgumentTypeError: If the graph is remote or cannot take callbacks.
     """
-    # Imported here: a program that records no graph need not load them.
+    # These modules are imported here, because a program that records no graph need not load them.
     from langgraph.pregel import Pregel
     from langgraph.pregel.remote import RemoteGraph
 
@@ -288,7 +288,7 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
     bound: Any = graph.with_config(callbacks=[*handlers])
     kind: Any = type(bound)
     if not isinstance(bound, _Recorded):
-        # A copy as `Pregel.copy` makes it.
+        # The graph is copied as `Pregel.copy` does it.
         given = {name: value for name, value in vars(bound).items() if name != "__orig_class__"}
         bound = _recorded(kind)(**given)
     made: G = bound
@@ -377,7 +377,7 @@ class LoopRecorder(GraphCallbackHandler):
     """A handler that forwards every callback to the recorder of the current event loop.
 
     A server imports a graph once and runs it on several loops, each with its own connections and recorder. A callback
-    from another thread, such as that of a blocking node, goes to the recorder that has the parent span. Without a
+    from another thread, such as the thread of a blocking node, goes to the recorder that has the parent span. Without a
     recorder, callbacks do nothing.
 
     Args:

@@ -96,7 +96,7 @@ class _RecorderBase(RecordingHandler):
             raise error
 
     def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:
-        """Read what was spent, then admit the call or refuse it."""
+        """Read the spending, then admit the call or refuse it."""
         raise NotImplementedError
 
     def _on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
@@ -175,7 +175,7 @@ class Recorder(_RecorderBase):
         raise PGStateError(f"{self._queue.waiting} spans and events are not written yet; the database is slow")
 
     def catch_up(self) -> None:
-        """Write queued rows, and those that dead processes left in the journal, so that a reader sees them.
+        """Write queued rows, and rows that dead processes left in the journal, so that a reader sees them.
 
         The journal is read at most once a second. Errors are logged, and the rows are tried again.
         """
@@ -258,7 +258,7 @@ class Recorder(_RecorderBase):
 
     def _started(self) -> None:
         if self._is_borrowed:
-            # Only the caller uses its connection; no background thread may.
+            # No background thread may use the caller's connection.
             return
         if self._thread is None or not self._thread.is_alive():
             with self._turn:
@@ -304,7 +304,7 @@ class Recorder(_RecorderBase):
 
     def _wait(self) -> bool:
         """Wait until rows are due. Return false if there was nothing to do before the wait."""
-        # Set it before the check, so that a concurrent `_started` notifies.
+        # The flag is set before the check, so that a concurrent `_started` notifies.
         self._is_idle = True
         if not self._queue.is_busy:
             if not self._is_closed:
@@ -410,7 +410,7 @@ class AsyncRecorder(_RecorderBase):
         if run is None or not self._is_loop_running:
             self._ended(run)
             return NOTHING
-        # A blocking run beside the loop, or a run on another loop.
+        # The caller is a blocking run beside the loop, or a run on another loop.
         assert self._loop is not None
         writing = asyncio.run_coroutine_threadsafe(self._write_end(run), self._loop)
         if here is not None:
@@ -429,7 +429,7 @@ class AsyncRecorder(_RecorderBase):
             return Later(read)
         if not self._is_loop_running:
             return NOTHING
-        # A blocking run beside the loop, or a run on another loop.
+        # The caller is a blocking run beside the loop, or a run on another loop.
         assert self._loop is not None
         reading = asyncio.run_coroutine_threadsafe(read(), self._loop)
         if here is not None:

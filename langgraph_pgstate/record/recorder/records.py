@@ -27,7 +27,7 @@ _PLAIN_KINDS = frozenset({"node", "chain"})
 _MOST_CHECKPOINTS = 256
 _INT4_MAX = 2**31 - 1
 REFUSED = "refused"
-"""The kind of the event that is recorded of a run that was refused before it began."""
+"""The kind of the event that is recorded if a run is refused before it begins."""
 
 
 class RunRecord:
@@ -121,7 +121,7 @@ class RunRecord:
         self.dirty: dict[UUID, SpanRecord] = {}
         self.events: dict[str, EventRecord] = {}
         self.taken: dict[tuple[str, str], Any] = {}
-        # `checkpoints` made by the run, by namespace and step. `resumed`: those it continued from, by namespace.
+        # `checkpoints` were made by the run, by namespace and step. The run continued from `resumed`, by namespace.
         self.checkpoints: OrderedDict[tuple[str, int], str] = OrderedDict()
         self.resumed: dict[str, str] = {}
         # Spans written before the put of their starting checkpoint. They are written again with it.

@@ -37,11 +37,11 @@ _log = logging.getLogger("langgraph_pgstate.record")
 _HIDDEN = "langsmith:hidden"
 _STEP_TAG = "graph:step"
 _UNNAMED = "LangGraph"
-# LangGraph names a change of the state, which runs a node's edges, after its graph.
+# LangGraph adds this suffix to a graph's name to name the span of an update of the state.
 _UPDATE = "UpdateState"
 _MAY_FORK = ("fork", "update", "input")
 _NO_DIGITS = re.compile(r"\D")
-# Messages kept of an input, by kind of span. Nodes get the state, whose messages have rows of their own.
+# Number of messages kept of an input, by kind of span. Nodes get the state, whose messages have their own rows.
 _LAST_MESSAGES = {"graph": 2, "node": 2, "chain": 1, "llm": 4, "tool": 4, "retriever": 4, "memory": 1}
 _MOST_ABANDONED = 4096
 
@@ -74,7 +74,7 @@ class Tracker:
         self._outliving: dict[UUID, SpanRecord] = {}
         # Owners named by configs of runs that have not begun.
         self._labels: dict[UUID, Mapping[str, Any]] = {}
-        # Read /proc here, so that no callback does.
+        # `holder_id` reads /proc at its first call, so that no callback has to.
         holder_id()
 
     def begin(
@@ -100,7 +100,7 @@ class Tracker:
                     check_names(labels, self.keys)
                 run = self._begin_run(id, name, metadata, input)
             except ConfigurationError as error:
-                # A cleaned id could be that of another run. A saver refuses the id, too.
+                # The id cannot be stored. Without its invalid characters it could be another run's id.
                 _log.warning("a run of %s is not recorded: %s", name, error)
                 self._abandon(id)
                 return None
@@ -169,7 +169,7 @@ class Tracker:
 
         Args:
             id: The span.
-            output: Its output.
+            output: The output.
             error: The exception it raised.
             found: Called with the span before it is marked as changed.
 
@@ -287,7 +287,7 @@ class Tracker:
             if columns.get("run_id") is None:
                 columns["run_id"] = run.run_id
             if run.is_new and run.traceparent is None:
-                # Read from `configurable`, which callbacks do not see.
+                # The traceparent is in `configurable`, which callbacks do not see.
                 run.traceparent = check_traceparent(request.merged_metadata.get("traceparent"))
             if not self._owner_keys.isdisjoint(request.merged_metadata):
                 columns = request.columns
@@ -310,7 +310,7 @@ class Tracker:
         check_key_size("thread_id and run_id", found, run_id)
         run = RunRecord(id, run_id, found, self._queue.clock_offset, holder_id())
         run.has_thread = thread_id is not None
-        # Metadata cannot tell this: LangGraph's own server numbers attempts, too.
+        # Metadata do not show whether a run is new, because LangGraph's own server numbers attempts, too.
         run.is_new = run.key != enqueued_run.get()
         run.is_lost = attempt_is_lost.get()
         graph = name.removesuffix(_UPDATE)
@@ -336,7 +336,7 @@ class Tracker:
             self._refuse_run(root, error)
             return
         for span in list(run.open.values()):
-            # Tasks that were abandoned because another one failed.
+            # These spans are of tasks that were abandoned because another task failed.
             self._open.pop(span.id, None)
             self._abandon(span.id)
             span.status, span.ended_at = "cancelled", root.ended_at

@@ -228,7 +228,7 @@ class WriteQueue:
         spans: list[tuple[SpanRecord, int]] = []
         events: list[EventRecord] = []
         now = time.monotonic()
-        # Half the interval for spans: puts may leave them to the writer, which runs once per interval.
+        # Spans wait only half the interval, because puts may leave them to the writer, which runs once per interval.
         arrived, begun, taken = now - self.settings.interval, now - self.settings.interval / 2, now - _TAKEN_SECONDS
         is_complete = True
         with self._lock:

@@ -69,7 +69,7 @@ class Writer:
         """Commit the remaining rows of a run to the journal. On an error or timeout they are left to a later `write`.
 
         Returns:
-            Whether it was tried: false if there are no rows, or too many for one entry.
+            Whether the rows were sent: false if there are no rows, or too many for one entry.
         """
         timeout = self._queue.settings.timeout
         pending = self._queue.take(run, with_run=True)

@@ -4,7 +4,7 @@ SELECT checkpoint_id, nullif(parent_checkpoint_id, checkpoint_id), checkpoint, m
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: find_blobs
--- Return type and size of some values, given by channel and version pairwise.
+-- Return the types and sizes of some values, each given by its channel and version.
 SELECT b.channel, b.version, b.type, coalesce(octet_length(b.blob), 0)
 FROM unnest(:channels::text[], :versions::text[]) AS wanted (channel, version)
 JOIN /*schema*/checkpoint_blobs b
@@ -28,7 +28,7 @@ JOIN /*schema*/checkpoint_blobs b
     AND b.channel = wanted.channel AND b.version = wanted.version;
 
 -- name: get_writes
--- Return the pending writes of some checkpoints of a namespace. If the table is too old to have task_path, it is empty.
+-- Return the pending writes of some checkpoints of a namespace. If the table is too old for `task_path`, it is empty.
 SELECT w.checkpoint_id, w.task_id, w.task_path, w.idx, w.channel, coalesce(w.type, ''), w.blob
 FROM (SELECT ''::text AS task_path) AS absent CROSS JOIN LATERAL (
     SELECT checkpoint_id, task_id, task_path, idx, channel, type, blob FROM /*schema*/checkpoint_writes
@@ -36,7 +36,7 @@ FROM (SELECT ''::text AS task_path) AS absent CROSS JOIN LATERAL (
 ) AS w;
 
 -- name: put_blobs
--- Store values; existing ones are kept, as by the official saver. Their bytes are concatenated in one parameter.
+-- Store values. Existing values are kept, as by the official saver. One parameter has the bytes of all values.
 INSERT INTO /*schema*/checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
 SELECT :thread_id, :checkpoint_ns, r.channel, r.version, r.type, substr(:data::bytea, r.start, r.length)
 FROM jsonb_to_recordset(:rows::jsonb)

@@ -1,6 +1,6 @@
 -- name: find_store
--- Return the columns of the tables of the store, each with its type, that type's schema and its modifier: of an
--- embedding the number of dimensions.
+-- Return the columns of the store's tables, each with its type, the type's schema, and the type's modifier, which is
+-- the number of dimensions of an embedding.
 SELECT c.relname::text, a.attname::text, t.typname::text, n.nspname::text, a.atttypmod
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
     JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace n ON n.oid = t.typnamespace
@@ -8,7 +8,7 @@ WHERE c.relnamespace = to_regnamespace(:schema::text) AND a.attnum > 0 AND NOT a
     AND c.relname IN ('store', 'store_vectors');
 
 -- name: count_items
--- Return the number of items, or of those that were stored at a time or later.
+-- Return the number of items, or of items that were stored at a time or later.
 SELECT count(*) FROM /*schema*/store s WHERE :since::timestamptz IS NULL OR s.updated_at >= :since;
 
 -- name: list_items

@@ -3,7 +3,7 @@
 SELECT to_regnamespace(:schema::text) IS NOT NULL;
 
 -- name: find_tables
--- Return the columns of the tables, to distinguish them from another saver's.
+-- Return the columns of the tables. They show whether the tables belong to this saver.
 SELECT c.relname::text, a.attname::text
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.relnamespace = to_regnamespace(:schema::text) AND a.attnum > 0 AND NOT a.attisdropped
@@ -25,7 +25,7 @@ SELECT count(*) FROM (
 ) AS visited;
 
 -- name: get_outline
--- Return the keys of a thread's checkpoints and of its pending writes, the latter with their size.
+-- Return the keys of a thread's checkpoints, and the keys and sizes of its pending writes.
 SELECT checkpoint_ns, checkpoint_id, NULL::text AS task_id, 0 AS idx, 0 AS bytes
 FROM /*schema*/checkpoints WHERE thread_id = :thread_id
 UNION ALL

@@ -1,4 +1,4 @@
--- Takes everything away.
+-- Drops everything that the migration has created.
 
 DROP VIEW /*schema*/summaries;
 DROP VIEW /*schema*/memory_messages;

@@ -7,7 +7,7 @@ SELECT EXISTS (SELECT 1 FROM /*schema*/tenants t WHERE t.pgstate_tenant = :tenan
 INSERT INTO /*schema*/tenants (pgstate_tenant) VALUES (:tenant::text) ON CONFLICT DO NOTHING;
 
 -- name: list_tenants
--- Return a page of the names of tenants, after one.
+-- Return a page of the names of tenants, after a cursor.
 SELECT t.pgstate_tenant FROM /*schema*/tenants t
 WHERE t.pgstate_tenant > :after::text COLLATE "C" ORDER BY t.pgstate_tenant LIMIT :page_size::integer;
 
@@ -20,7 +20,7 @@ SELECT pg_relation_size(to_regclass(:partition::text)) > 0;
 SELECT count(*) FROM /*schema*/tenants;
 
 -- name: has_held_spans_of_tenants
--- Return whether a month, like `2026_01`, has spans of a thread that is held, for a role that sees those of all tenants.
+-- Return whether a month, like `2026_01`, has spans of a held thread. Runs as a role that sees the rows of all tenants.
 SELECT EXISTS (
     SELECT 1 FROM (
         SELECT to_date(:month::text, 'YYYY_MM')::timestamp AT TIME ZONE 'UTC' AS first_at,
