@@ -252,7 +252,7 @@ def test_a_rule_must_be_usable(plain: Walled) -> None:
             ({"tenant_from": "metadata."}, "tenant_from must be"),
             ({"tenant_from": "user_id", "namespace_part": 0}, "a number of 1 or more"),
             ({"namespace_part": 1}, "tenant_from must be given"),
-            ({"tenant": "a", "operators": ["no_role"]}, "no role no_role"),
+            ({"tenant": "a", "operators": ["no_role"]}, "got no_role"),
         ):
             with pytest.raises(ConfigurationError, match=reason):
                 state.move_to_tenants(**given)  # type: ignore[arg-type]

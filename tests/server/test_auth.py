@@ -376,7 +376,7 @@ def test_an_auth_that_cannot_authenticate_is_refused() -> None:
     async def authenticate(token: str) -> str:
         return token
 
-    with pytest.raises(ConfigurationError, match="takes 'token'"):
+    with pytest.raises(ConfigurationError, match="not 'token'"):
         Authority(auth)
     with pytest.raises(ConfigurationError, match=r"langgraph_sdk\.Auth"):
         Authority(object())  # type: ignore[arg-type]
