@@ -1,8 +1,8 @@
 """Guards, which refuse a write whose precondition no longer holds, within its own transaction and round trip.
 
 A guard is one or two statements sent ahead of a write. The first statement locks the rows on which the write depends,
-and waits for concurrent holders. The second statement sees and checks the rows that those have committed. If the check
-fails, the whole transaction fails, including the write and the statements of hooks.
+and waits for concurrent holders. The second statement sees and checks the rows that these holders have committed. If
+the check fails, the whole transaction fails, including the write and the statements of hooks.
 """
 
 from __future__ import annotations
@@ -186,14 +186,14 @@ def is_explicit_fork(config: Mapping[str, Any], source: Any) -> bool:
 
 
 def with_past_parent(loaded: CheckpointTuple) -> CheckpointTuple:
-    """Return a checkpoint whose parent's id is marked as having children."""
+    """Return a checkpoint whose parent's id is a `PastId`."""
     if loaded.parent_config is None:
         return loaded
     return loaded._replace(parent_config=_as_past(loaded.parent_config))
 
 
 def as_past(loaded: CheckpointTuple) -> CheckpointTuple:
-    """Return a checkpoint whose ids are marked as having children."""
+    """Return a checkpoint whose id and parent's id are `PastId`s."""
     loaded = with_past_parent(loaded)
     checkpoint: Any = {**loaded.checkpoint, "id": PastId(loaded.checkpoint["id"])}
     return loaded._replace(config=_as_past(loaded.config), checkpoint=checkpoint)

@@ -161,7 +161,7 @@ class HeldLease:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the confirmed time is not over, or the run has ended and the lease does not matter any more."""
+        """Whether the confirmed time is not over yet. Also true after the run has ended, which needs no lease."""
         return self.has_ended or lease_clock() < self.confirmed_until
 
     def confirm(self, asked_at: float, ttl: float) -> None:

@@ -371,7 +371,7 @@ async def _search_vectors(
 ) -> Rows:
     """Return rows of a search. Small namespaces are searched exactly.
 
-    Large namespaces are searched approximately, or exactly if that finds too few items.
+    Large namespaces are searched approximately, or exactly if the approximate search finds too few items.
     """
     exact = index.query("search_vectors")
     reach = max(40, (search.offset + search.limit) * max(1, len(index.index.fields)))

@@ -215,7 +215,7 @@ def _index(options: Mapping[str, Any]) -> Index:
     if distance not in OPERATORS:
         raise ConfigurationError(f"distance_type must be {', '.join(OPERATORS)}, not {distance!r}")
     if options.get("embed") is None:
-        raise ConfigurationError("index must have embed: embeddings, a function of texts, or a name of LangChain's")
+        raise ConfigurationError("embed must be given: Embeddings, a function of texts, or a name of LangChain's model")
     fields = fields_of(options.get("fields") or (WHOLE,), name="index fields")
     return Index(name, dims, ensure_embeddings(options["embed"]), fields, distance, vector_type, kind == "hnsw", ann)
 

@@ -88,7 +88,7 @@ ORDER BY r.rank_score DESC, r.valid_from DESC, r.namespace, r.key
 LIMIT :page_size::integer;
 
 -- name: find_memories
--- Return the keys of some memories of a range of namespaces, with a key and of kinds, if these are given. Expired
+-- Return the keys of memories of a range of namespaces, all or only those with the given key and kinds. Expired
 -- memories are included only if `purges`.
 SELECT m.namespace, m.key FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[]
@@ -98,7 +98,7 @@ WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATO
 ORDER BY m.namespace, m.key LIMIT :page_size::integer;
 
 -- name: purge_versions
--- Delete some earlier versions of memories of a range of namespaces, with a key and of kinds, if these are given.
+-- Delete some earlier versions of memories of a range of namespaces, all or only those with the given key and kinds.
 DELETE FROM /*schema*/memory_versions v USING (
     SELECT o.namespace, o.key, o.version FROM /*schema*/memory_versions o
     WHERE o.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND o.namespace OPERATOR(pg_catalog.<) :upper::text[]

@@ -230,7 +230,7 @@ class SpanExporter:
         self._collector.close()
 
     def export(self) -> int:
-        """Export waiting spans, and return their number. With `since`, export the spans of those runs again.
+        """Export waiting spans, and return their number. With `since`, export spans of runs since then again.
 
         Raises:
             ConfigurationError: If another process exports.

@@ -29,8 +29,8 @@ UNION
 ORDER BY thread_id LIMIT :page_size;
 
 -- name: list_unchained_later
--- Return the first events of a thread that are in no chain, and whether it has a chain or they were made after the time
--- from which events are chained.
+-- Return the first events of a thread that are in no chain. For each, return whether it should be in a chain, because
+-- the thread has a chain, or the event was made after the time from which events are chained.
 SELECT v.event_id, v.created_at, EXISTS (
         SELECT 1 FROM /*schema*/event_chains c WHERE c.thread_id = :thread_id::text
     ) OR v.created_at >= (SELECT a.since FROM /*schema*/event_chaining a)

@@ -16,7 +16,7 @@ WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id > :c
 ORDER BY c.checkpoint_id LIMIT :page_size;
 
 -- name: find_present
--- Return which of some checkpoints of the root namespace exist.
+-- Return which of the given checkpoints of the root namespace exist.
 SELECT checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[])
 ORDER BY checkpoint_id;

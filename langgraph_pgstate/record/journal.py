@@ -203,7 +203,7 @@ def _gather(entries: Iterable[tuple[tuple[str, str], JournalEntry]], more: Journ
     for entry, journal_entry in given:
         size = journal_entry.size
         is_full = len(batch.journal_entry) + len(journal_entry) > _MOST_ROWS or batch.size + size > _MOST_BYTES
-        # Rows from no journal get a batch of their own, which cannot fail because of a taken entry.
+        # `more` gets a batch of its own, which does not fail if another process has taken an entry.
         if (batch.entries or batch.journal_entry) and (
             is_full or entry is None or not begun.isdisjoint(journal_entry.begun)
         ):

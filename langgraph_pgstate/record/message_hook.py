@@ -210,7 +210,7 @@ def _identified(change: ListChange, places: Sequence[int]) -> list[_Named]:
 
 
 def _ordinals(change: ListChange) -> list[int]:
-    """Return for each element its number, from 1, among those with the same id, or equal ones if it has no id."""
+    """Return for each element its number, from 1, among elements with the same id; without an id, among equal ones."""
     fingerprints: Sequence[Any] = (
         split_digests(change.digests)
         if change.digests is not None

@@ -171,7 +171,7 @@ def search_messages(query: str, **filters: Unpack[MessageFilter]) -> Read[Page[M
 
 
 def find_hits(query: str, thread_ids: Sequence[str]) -> Read[tuple[MessageHit, ...]]:
-    """Return a `Read` of the newest message that matches a search, for each of some threads.
+    """Return a `Read` of the newest message of each given thread that matches a search.
 
     Raises:
         ConfigurationError: If the query is empty, or there are too many threads.
@@ -319,7 +319,7 @@ class AsyncMessages:
         return await self._database.read(self._queries, search_messages(query, **filters))
 
     async def find_hits(self, query: str, thread_ids: Sequence[str]) -> tuple[MessageHit, ...]:
-        """Return for each of some threads the newest message that matches a search. One round trip.
+        """Return the newest message of each given thread that matches a search. One round trip.
 
         Args:
             query: As for `search`.

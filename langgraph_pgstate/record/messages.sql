@@ -105,7 +105,7 @@ FROM page p JOIN /*schema*/messages m
 ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id, p.channel;
 
 -- name: find_hits
--- Return for each of some threads the newest message that matches a search.
+-- Return the newest message of each given thread that matches a search.
 -- opens: messages.content
 -- opens: messages.tool_calls
 -- searches: messages.content from query

@@ -220,7 +220,7 @@ ORDER BY n.thread_id COLLATE "C", n.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: put_forks
--- Record which of some checkpoints were not their parents' first child.
+-- Record which of the given checkpoints were not their parents' first child.
 -- leaves: events.payload
 WITH new AS MATERIALIZED (
     SELECT s.thread_id, s.event_id, made.created_at, 'fork', s.run_id, s.checkpoint_ns, s.checkpoint_id,

@@ -76,8 +76,8 @@ WHERE e.thread_id = :thread_id::text AND e.run_id = :run_id::text
 ORDER BY e.started_at, e.idempotency_key;
 
 -- name: get_provenance
--- Return a checkpoint, or the newest of its namespace, with the run that made it. Also return depth, nearest fork, runs
--- and their cost of the branch that ends there.
+-- Return a checkpoint, or the newest of its namespace, with the run that made it. Also return the depth of the branch
+-- that ends there, its nearest fork, its runs, and their cost.
 -- opens: runs.input
 -- opens: runs.output
 -- opens: runs.error_message

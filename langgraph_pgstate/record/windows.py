@@ -190,14 +190,14 @@ def choose(
 
 
 def needs_more(head: Sequence[BaseMessage], keep: Collection[str]) -> bool:
-    """Return whether messages that are kept of a conversation's beginning may follow those in `head`."""
+    """Return whether messages after `head` may belong to the beginning of the conversation that `keep` keeps."""
     if "first_human" in keep:
         return not any(map(_is_human, head))
     return "system" in keep and all(isinstance(message, SystemMessage) for message in head)
 
 
 def _pinned(messages: Sequence[BaseMessage], keep: Collection[str]) -> set[int]:
-    """Return the positions of the messages that are kept of the beginning."""
+    """Return the positions of messages at the beginning that are kept."""
     pinned: set[int] = set()
     if "system" in keep:
         for place, message in enumerate(messages):

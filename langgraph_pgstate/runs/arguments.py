@@ -80,7 +80,7 @@ def run_id_of(value: Any) -> str:
 
 
 def choice_of(name: str, value: Any, choices: Collection[Any]) -> Any:
-    """Return a value that is one of some choices."""
+    """Return a value that must be one of the choices."""
     if value not in choices:
         raise ConfigurationError(f"{name} must be {', '.join(map(repr, filter(None, choices)))}, not {value!r}")
     return value

@@ -143,7 +143,7 @@ FROM given g WHERE runs.thread_id = :thread_id::text AND runs.run_id = :run_id::
 
 -- name: discard_request
 -- Delete the request of a run that failed, took too long or was cancelled. Runs after `lock_threads_for_no_key_update`.
--- Without this lock, it would not see that the run is being retried.
+-- Without this lock, the statement would not see that the run is being retried.
 DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND EXISTS (
     SELECT 1 FROM /*schema*/runs r

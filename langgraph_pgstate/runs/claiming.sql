@@ -98,7 +98,7 @@ candidates AS MATERIALIZED (
 )
 SELECT 'claimed', c.key, c.thread_id, c.run_id, c.graph, c.attempt, c.crashes, c.fencing_token, c.acquired_at,
     c.renewed_at, c.expires_at, c.cancel, c.timeout_at, c.head_id, c.options::text, c.data, (
-        -- As a group, so that the planner compares the run's checkpoints with the thread's.
+        -- This is a group, so that the planner compares the run's checkpoints with the thread's.
         SELECT max(own.checkpoint_id) FROM (
             SELECT k.checkpoint_id FROM /*schema*/checkpoints k
             WHERE k.thread_id = c.thread_id AND k.checkpoint_ns = '' AND k.run_id = c.run_id OFFSET 0
@@ -284,7 +284,7 @@ candidates AS MATERIALIZED (
 )
 SELECT 'claimed', c.key, c.thread_id, c.run_id, c.graph, c.attempt, c.crashes, c.fencing_token, c.acquired_at,
     c.renewed_at, c.expires_at, c.cancel, c.timeout_at, c.head_id, c.options::text, c.data, (
-        -- As a group, so that the planner compares the run's checkpoints with the thread's.
+        -- This is a group, so that the planner compares the run's checkpoints with the thread's.
         SELECT max(own.checkpoint_id) FROM (
             SELECT k.checkpoint_id FROM /*schema*/checkpoints k
             WHERE k.thread_id = c.thread_id AND k.checkpoint_ns = '' AND k.run_id = c.run_id OFFSET 0

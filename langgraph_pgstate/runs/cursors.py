@@ -120,7 +120,7 @@ class Cursor:
         return StreamEvent(f"{self._after}{suffix}", event, (), data, self._attempt, stored_at=stored_at)
 
     def has_news(self, page: Any) -> bool:
-        """Return whether a page has news for the reader, or the reader does not know yet."""
+        """Return whether a page has news for the reader, or more events may be stored already."""
         return bool(page.batches) or page.status not in UNFINISHED or self.is_behind
 
 

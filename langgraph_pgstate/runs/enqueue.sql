@@ -25,7 +25,7 @@ WHERE t.thread_id IN (SELECT f.thread_id FROM free f)
     OR NOT EXISTS (SELECT 1 FROM /*schema*/threads o WHERE o.thread_id = t.thread_id);
 
 -- name: check_threads
--- Fail if one of some threads was deleted, or is archived. Runs after `make_threads`, because only the next statement
+-- Fail if one of the threads was deleted or is archived. Runs after `make_threads`, because only the next statement
 -- sees rows committed during its wait.
 -- The cast fails with the text as its message. A statement without PL/pgSQL cannot raise an error in another way.
 SELECT ('pgstate-queue:' || jsonb_build_array(f.reason, f.thread_id, f.archive_id, extract(epoch FROM f.since))::text)::integer
@@ -170,7 +170,7 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
 RETURNING run_id;
 
 -- name: promote_next
--- Make the first run of each of some threads ready, if it is due and the thread has no ready run. Runs after
+-- Make the first run of each given thread ready, if it is due and the thread has no ready run. Runs after
 -- `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET is_ready = true, number = 0, is_limited = next.is_limited, position = next.position
 FROM (
@@ -196,7 +196,7 @@ FROM (
 WHERE queue.thread_id = next.thread_id AND queue.run_id = next.run_id;
 
 -- name: get_enqueued
--- Return which of some runs were enqueued.
+-- Return which of the given runs were enqueued.
 SELECT r.run_id FROM /*schema*/runs r
 JOIN unnest(:thread_ids::text[], :run_ids::text[]) AS g (thread_id, run_id)
     ON r.thread_id = g.thread_id AND r.run_id = g.run_id

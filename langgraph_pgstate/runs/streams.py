@@ -104,7 +104,7 @@ def decode_batch(codec: ValueCodec, batch: StoredBatch, where: str) -> Iterator[
 
 
 def append_statements(queries: Queries, batches: Sequence[EventBatch]) -> list[Statement]:
-    """Return statements that store batches of runs in the caller's transaction, each batch once.
+    """Return statements that store batches of events in the caller's transaction, each batch once.
 
     The statements wait for another transaction that stores batches of the same runs. Batches of a run that the worker
     has lost are not stored.

@@ -83,7 +83,7 @@ async def _resolve(host: str, port: int) -> list[Any]:
 
 
 def may_connect(address: str, networks: Sequence[Any]) -> bool:
-    """Return whether an address is public, or in one of some networks."""
+    """Return whether an address is public, or in one of the given networks."""
     ip: Any = ipaddress.ip_address(address.partition("%")[0])
     if ip.version == 6:
         teredo = ip.teredo[1] if ip.teredo else None

@@ -71,8 +71,8 @@ ALTER TABLE /*schema*/checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
 -- cannot use this index to look for the newest checkpoint of one thread.
 CREATE INDEX checkpoints_checkpoint_id_idx ON /*schema*/checkpoints (checkpoint_id COLLATE "POSIX");
 -- Each index, and each predicate of an index, makes a put slower. The other columns that queries filter by follow the
--- parent in this index. They cost least here, because new entries go to its end. A query without a parent scans this
--- index instead of the rows.
+-- parent in this index. These columns cost least here, because new entries go to the end of this index. A query without
+-- a parent scans this index instead of the rows.
 CREATE INDEX checkpoints_parent_idx ON /*schema*/checkpoints (parent_checkpoint_id, source, step, created_at);
 -- Checkpoints of a plain graph have no run. An index entry for each would cost more than the predicate.
 CREATE INDEX checkpoints_run_id_idx ON /*schema*/checkpoints (run_id) WHERE run_id IS NOT NULL;

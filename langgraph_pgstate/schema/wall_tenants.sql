@@ -39,7 +39,7 @@ BEGIN
     END LOOP;
 END
 $grants$;
--- Finds work in the queues of tenants, for workers of all tenants. It sees what each tenant would, without content.
+-- Finds work in the queues of tenants, for workers of all tenants. Returns no content.
 CREATE OR REPLACE FUNCTION /*schema*/find_work(tenants text[], queues text[], graphs text[], adopts boolean)
 RETURNS TABLE (
     tenant text, is_ready boolean, seconds double precision, webhook_seconds double precision, worker_ids text[]

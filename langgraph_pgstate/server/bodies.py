@@ -264,7 +264,7 @@ def _place(value: Any) -> Any:
         configurable = value.get("configurable", value)
         value = configurable.get("checkpoint_id") if isinstance(configurable, Mapping) else None
         if not isinstance(value, str):
-            raise ValueError("it must be the id of a checkpoint, or a checkpoint or a config that has a checkpoint_id")
+            raise ValueError("must be the id of a checkpoint, or a checkpoint or config that has a checkpoint_id")
     return value
 
 

@@ -263,7 +263,7 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
 
 
 async def _batches(values: AsyncGenerator[Any, None]) -> AsyncGenerator[tuple[deque[Waiting[None]], bool], None]:
-    """Yield a list of values as JSON in parts of some kilobytes or one value, each with whether it is the last."""
+    """Yield a list as JSON in parts of a few kilobytes, or of one large value; each with whether it is the last."""
     found: deque[Waiting[None]] = deque()
     size, mark = 0, b"["
     async with aclosing(values):

@@ -238,7 +238,7 @@ def _without_nul(value: Any, is_content: bool) -> Any:
     """
     if isinstance(value, str):
         if "\0" in value and not is_content:
-            raise refuse(422, "the body must not have NUL, which PostgreSQL cannot store, except in content")
+            raise refuse(422, "the body must not contain NUL outside of content, because PostgreSQL cannot store it")
         return value.replace("\0", "")
     if isinstance(value, list):
         return [_without_nul(item, is_content) for item in value]

@@ -140,7 +140,7 @@ def run(
     _give_back_memory()
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
-    # uvicorn's own handler ends with it. This handler also works later, while the worker drains.
+    # uvicorn restores earlier handlers when it ends. So this handler still works while the worker drains.
     before = {number: signal.signal(number, server.handle_exit) for number in _SIGNALS}
     executor = ThreadPoolExecutor(threads)
     loop.set_default_executor(executor)
@@ -206,7 +206,7 @@ class _Stall(NamedTuple):
 
     @classmethod
     def of(cls, connection: Any, known: _Stall | None, now: float) -> _Stall:
-        """Return the stall of one of uvicorn's connections, continued from its last known stall."""
+        """Return the stall of a connection of uvicorn. It has lasted since `known` began, if nothing has changed."""
         cycle, pending = connection.cycle, connection.transport.get_write_buffer_size()
         is_between = cycle is None or (cycle.response_complete and not pending)
         if known is not None and known.cycle is cycle and known.is_between == is_between:

@@ -189,7 +189,7 @@ async def _close(manager: AbstractAsyncContextManager[Any]) -> None:
 
 
 class _Newest(BaseCheckpointSaver[str]):
-    """A saver of the newest checkpoints of some threads, which are read already and decoded on request.
+    """A saver of the newest checkpoints of some threads. They were read beforehand, and are decoded on request.
 
     Args:
         saver: Reads the other rows of the checkpoints.

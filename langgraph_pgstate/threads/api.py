@@ -103,7 +103,8 @@ class AsyncThreads:
         """Return threads in the order of a column, from an offset. One round trip.
 
         Indexes serve the default order, most recently updated first, and the filters by ids and metadata; other orders
-        sort all threads that pass the filters. An offset reads what it leaves out; `list` and `search` have cursors.
+        sort all threads that pass the filters. Threads before the offset are read, too; `list` and `search` have
+        cursors.
 
         Args:
             **filters: See `SortedThreads`.

@@ -126,8 +126,8 @@ WITH RECURSIVE lineage AS (
     FROM lineage d JOIN /*schema*/checkpoints c
         ON c.thread_id = :source_id AND c.checkpoint_ns = '' AND c.checkpoint_id = d.parent_checkpoint_id
 ), past AS (
-    -- Checkpoints whose supersteps belong to the fork's past. If the thread has continued from the forked checkpoint,
-    -- that checkpoint's superstep does not belong to it.
+    -- Checkpoints whose supersteps belong to the fork's past. The superstep that begins at the forked checkpoint does
+    -- not belong to the past if the thread has continued from there.
     SELECT d.checkpoint_id FROM lineage d
     WHERE d.checkpoint_id <> :checkpoint_id OR NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints k
@@ -267,8 +267,8 @@ VALUES (
 RETURNING thread_id, event_id;
 
 -- name: copy_projection
--- Copy a thread's projection to its fork, if it is still that of the forked checkpoint. In any case, return the names
--- of the projected channels, and whether they were copied.
+-- Copy a thread's projection to its fork, if it is still the projection of the forked checkpoint. In any case, return
+-- the names of the projected channels, and whether they were copied.
 -- leaves: checkpoints.state
 -- leaves: projections.state
 WITH source AS (

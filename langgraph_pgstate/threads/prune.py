@@ -259,7 +259,7 @@ async def _prune_record(
 
 
 def _ancestors(outline: Sequence[_Row], kept: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return kept checkpoints and their ancestors. A checkpoint of a subgraph call counts like its root checkpoint."""
+    """Return kept checkpoints and their ancestors, with the subgraphs' checkpoints that belong to these."""
     parents = {(row.namespace, row.id): row.parent_id for row in outline}
     passed: set[tuple[str, str]] = set()
     for namespace, start in kept:

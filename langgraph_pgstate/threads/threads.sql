@@ -114,7 +114,7 @@ WITH source AS MATERIALIZED (
         CASE WHEN :owner::text::jsonb IS NULL THEN tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
         now(), now(), title, coalesce(:owner::text::jsonb -> 'metadata', metadata), forked_from_thread_id,
         forked_from_checkpoint_id, ttl, ttl_strategy,
-        -- As in `begin_fork`.
+        -- The expiry is computed as in `begin_fork`.
         coalesce(now() + ttl, expires_at), array_append(origin_thread_ids, thread_id)
     FROM /*schema*/threads WHERE thread_id = :source_id
 ), copied_thread AS (

@@ -90,7 +90,7 @@ def skip_answers(count: int) -> None:
         return
     with _skipping:
         while len(pad.resume) < count:
-            # The latest answer is lost with a process that dies. LangGraph may return it again or not.
+            # After a crash, LangGraph may or may not still have the latest answer.
             pad.resume.append(pad.get_null_resume(True))
         reached = counter.advance_to(count)
         # Send the answers as `interrupt()` does. Otherwise they are lost at the end of this run.

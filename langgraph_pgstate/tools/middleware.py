@@ -89,7 +89,7 @@ def _names(approval: Mapping[str, Any]) -> tuple[Any, Any]:
 def _past_other_middleware() -> Iterator[None]:
     """Pass a final error through middleware that retries tools or reports their errors to the model.
 
-    LangChain's own middleware lets only those exceptions pass with which LangGraph stops a graph.
+    LangChain's own middleware lets only the exceptions pass by which LangGraph stops a graph.
     """
     try:
         yield

@@ -148,7 +148,7 @@ class Sweeps:
             pass
 
     def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:
-        """Call an operation for each of some keys, until the sweep's time is over. Failures are logged and skipped."""
+        """Call an operation for each key, until the sweep's time is over. Failures are logged and skipped."""
         until = time.monotonic() + self._turn_seconds
         for key in keys:
             try:

@@ -188,7 +188,7 @@ class TenantLanes:
             self._by_key.setdefault(wake_key(name, ""), name)
 
     def _look_at(self, names: Iterable[str]) -> None:
-        """Note which of some tenants have work now, and when the others will have work."""
+        """Note which of the named tenants have work now, and when the others will have work."""
         duties, asked = self._duties, [*names]
         for begin in range(0, len(asked), _MOST_LOOKS):
             page = asked[begin : begin + _MOST_LOOKS]

@@ -175,7 +175,10 @@ async def test_websockets_are_refused_where_nothing_would_authenticate_them(
 
 
 async def test_what_cannot_be_is_refused(dsn: str, schema: str) -> None:
-    for options, words in (({"app": object()}, "Starlette"), ({"app": app(), "app_auth": "auth_first"}, "auth must be given")):
+    for options, words in (
+        ({"app": object()}, "Starlette"),
+        ({"app": app(), "app_auth": "auth_first"}, "auth must be given"),
+    ):
         with pytest.raises(ConfigurationError, match=words):
             async with serving(dsn, schema, **options):
                 pass

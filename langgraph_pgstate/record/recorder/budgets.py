@@ -32,7 +32,7 @@ _SHARE: Final = 20
 _READ_SECONDS: Final = 5.0
 # Seconds without a call after which an owner's spending is no longer read.
 _OWNER_SECONDS: Final = 60.0
-# Seconds before the last reading. Calls of this process that ended earlier are in the tables.
+# Calls of this process that ended so many seconds before the last reading are in the tables.
 _OWN_SECONDS: Final = 120.0
 
 

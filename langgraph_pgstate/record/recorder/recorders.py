@@ -249,7 +249,7 @@ class Recorder(_RecorderBase):
             self._write(self.settings.timeout)
 
     def _write_end(self, run: RunRecord) -> None:
-        """Commit the remaining rows of a run. On an error or timeout they are left to the thread."""
+        """Commit the remaining rows of a run. On an error or timeout the background thread writes them later."""
         try:
             if self._is_borrowed or not run_blocking(self._writer.write_end(run)):
                 self._write(self.settings.timeout)

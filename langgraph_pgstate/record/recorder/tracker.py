@@ -68,7 +68,7 @@ class Tracker:
         self._owner_keys = frozenset({*self.keys.user, *self.keys.tenant, *self.keys.agent})
         self._lock = threading.Lock()
         self._open: dict[UUID, SpanRecord] = {}
-        # Failed or abandoned spans. A later child of one of them does not begin a new run.
+        # Failed or abandoned spans. A later child of such a span does not begin a new run.
         self._abandoned: dict[UUID, None] = {}
         # Tools that went on in a thread when their run was cancelled.
         self._outliving: dict[UUID, SpanRecord] = {}

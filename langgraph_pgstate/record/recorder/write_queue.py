@@ -31,7 +31,7 @@ class Pending:
     """Records that are being written, each with the version of its row.
 
     Attributes:
-        journal_entry: The rows.
+        journal_entry: The rows of all records.
         runs: Runs and their versions.
         spans: Spans and their versions.
         events: Events.
@@ -295,7 +295,7 @@ class WriteQueue:
 
 
 def _dumps(records: list[Any], dump: Callable[[Any], bytes]) -> tuple[list[bytes], list[Any]]:
-    """Return rows as JSON, as many as fit a statement and a little time, and their records; at least one."""
+    """Return rows as JSON, and their records. Stop when a statement is full, or after a short time."""
     rows: list[bytes] = []
     if not records:
         return rows, records
