@@ -32,7 +32,7 @@ def text_of(name: str, value: str | None) -> str | None:
 
 
 def texts_of(filters: Mapping[str, Any], *names: str) -> dict[str, str | None]:
-    """Return filters that are texts, by name, after validating them.
+    """Return validated filters that are texts, by name.
 
     Raises:
         ConfigurationError: If one is of another type, or PostgreSQL cannot store it.
@@ -44,7 +44,7 @@ def flag_of(name: str, value: Any) -> bool:
     """Return a value that is true or false.
 
     Raises:
-        ArgumentTypeError: If it is another.
+        ArgumentTypeError: If it is no bool.
     """
     if not isinstance(value, bool):
         raise ArgumentTypeError(f"{name} must be true or false, not {value!r}")
@@ -55,9 +55,9 @@ def json_of(name: str, value: Mapping[str, Any] | None, *, is_content: bool = Fa
     """Return a mapping as JSON text, or `None`.
 
     Args:
-        name: Its name, for messages.
+        name: The argument's name, for errors.
         value: The mapping.
-        is_content: Whether NUL is taken out. Elsewhere it is refused: without it, an owner could be another one.
+        is_content: Whether NUL is removed. Else it is refused: two different owners could become equal without it.
 
     Raises:
         ConfigurationError: If it cannot be represented as JSON.
@@ -70,9 +70,7 @@ def json_of(name: str, value: Mapping[str, Any] | None, *, is_content: bool = Fa
     for key, item in value.items():
         found, is_exact = to_json({key: item})
         if not is_exact and found != {key: item}:
-            raise ArgumentTypeError(
-                f"{name}[{key!r}] is not JSON: str, int, finite float, bool, None, lists and dicts are"
-            )
+            raise ArgumentTypeError(f"{name}[{key!r}] must be JSON: a str, int, finite float, bool, None, list or dict")
         plain |= found
     if not is_content:
         refuse_nul(name, value)
@@ -83,7 +81,7 @@ def refuse_nul(name: str, value: Mapping[str, Any]) -> None:
     """Refuse a mapping that holds NUL at any depth.
 
     Raises:
-        ConfigurationError: If it does.
+        ConfigurationError: If it holds NUL.
     """
     for key, item in value.items():
         if has_nul(key) or has_nul(item):
@@ -100,7 +98,7 @@ def has_nul(value: Any) -> bool:
 
 
 def request_scope(scope: Scope | None) -> list[str] | None:
-    """Return the scope of a caller as JSON texts, one of which metadata must contain; `None` for all.
+    """Return a caller's scope as JSON texts. Visible metadata contain at least one of them; `None` allows all.
 
     Raises:
         ConfigurationError: If it cannot be represented as JSON.
@@ -108,7 +106,7 @@ def request_scope(scope: Scope | None) -> list[str] | None:
     if isinstance(scope, Sequence) and not isinstance(scope, str):
         return [json_of("scope", one) or "{}" for one in scope]
     found = json_of("scope", scope)
-    # Every mapping contains an empty one.
+    # An empty scope restricts nothing, because every mapping contains an empty mapping.
     return None if found is None or not scope else [found]
 
 
@@ -172,7 +170,7 @@ def understanding(name: str, value: str | None) -> Iterator[None]:
 
 
 class Address(NamedTuple):
-    """The address of a checkpoint; with `checkpoint_id` `None`, of the latest one of its namespace."""
+    """The address of a checkpoint. If `checkpoint_id` is `None`, it is the namespace's latest checkpoint."""
 
     thread_id: str
     checkpoint_ns: str

@@ -44,7 +44,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(config: Mapping[str, Any], run_of: RunOf | None) -> Origin:
-    """Return the place that a node's config names; an empty one if that has no thread.
+    """Return the place that a node's config names; an empty `Origin` if the config has no thread.
 
     Raises:
         ConfigurationError: If the thread's id cannot be stored.
@@ -62,7 +62,7 @@ def origin_of(config: Mapping[str, Any], run_of: RunOf | None) -> Origin:
 
 
 def lists_of(state: Any) -> Iterator[list[Any]]:
-    """Return the lists of a state, `messages` first: a `ToolNode` may have another `messages_key`."""
+    """Return all lists of a state, `messages` first: the `messages_key` of a `ToolNode` may have another name."""
     if isinstance(state, list):
         yield state
         return
@@ -85,18 +85,17 @@ def requested_by(state: Any, tool: str, call_id: str | None) -> tuple[AIMessage,
 
 @dataclass(slots=True, eq=False)
 class CallSite:
-    """The task or thread that reads a checkpoint, and the LangGraph loop in which it does so, if any.
+    """The task or thread that reads a checkpoint, and the LangGraph loop that made it read, if any.
 
     Attributes:
         starter: The running task or thread.
         exits: The exit stack of LangGraph's loop, if a loop reads. It is unwound when the loop has written everything.
         loop: That loop.
         taken: The lease taken for the read.
-        has_failed: Whether the read failed or was cancelled. Checked after `taken` is set, as `taken` is checked after
-            this is set.
+        has_failed: Whether the read failed or was cancelled. Whoever sets `taken` checks this next, and vice versa.
         was_sent: Whether the statement that takes the lease was sent.
-        asked_at: When it was sent last, by `lease_clock`.
-        is_pending: Whether its response is pending.
+        asked_at: When that statement was sent last, by `lease_clock`.
+        is_pending: Whether that statement's response is pending.
     """
 
     starter: asyncio.Task[Any] | threading.Thread

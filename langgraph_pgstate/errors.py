@@ -16,7 +16,7 @@
     │   │   └── SourceMissingError           a schema to import from lacks LangGraph's own tables
     │   ├── SchemaOutdatedError              the schema is older or newer than this package
     │   ├── MigrationConflictError           an applied migration differs from the one shipped
-    │   └── TenantError                      no tenant is named where tables keep tenants apart, or they do not
+    │   └── TenantError                      the tables keep tenants apart and no tenant is named, or vice versa
     ├── NotFoundError (LookupError)          the named object does not exist
     ├── StaleVersionError                    another process changed the thread in the meantime
     ├── FileChangedError                     another agent or process changed the file in the meantime
@@ -41,7 +41,7 @@
     ├── RunCancelledError                    an enqueued run was cancelled, or deleted
     ├── RunTimeoutError (TimeoutError)       an enqueued run did not end while the caller waited
     ├── AlreadyAnsweredError                 the interrupt is answered already
-    ├── AlreadyDoneError                     another person has done the same meanwhile
+    ├── AlreadyDoneError                     another person did the same action first
     ├── StateVersionError                    a checkpoint has a state version that this program does not know
     ├── UpcastError                          an upcaster failed on a checkpoint
     ├── CorruptStateError                    stored bytes are damaged or a reference has no target
@@ -116,7 +116,7 @@ class MissingKeyError(ConfigurationError, KeyError):
 
 
 class BlockingCallError(ConfigurationError, InvalidStateError):
-    """A blocking call on an asynchronous saver that would wait for its own event loop or for a stopped one."""
+    """A blocking call on an asynchronous saver that would wait for its own event loop or for a stopped event loop."""
 
 
 class SerializationError(PGStateError, TypeError, ValueError):
@@ -160,7 +160,7 @@ class UnsafeTypeError(PGStateError):
 
 
 class SchemaError(PGStateError):
-    """The tables are not those that this version of the package works with."""
+    """The tables do not fit this version of the package."""
 
 
 class SchemaMissingError(SchemaError):
@@ -233,7 +233,7 @@ class MigrationConflictError(SchemaError):
 
 
 class TenantError(SchemaError):
-    """No tenant is named where tables keep tenants apart, or one is named where they do not. Nothing was written."""
+    """The tables keep tenants apart and no tenant is named, or vice versa. Nothing was written."""
 
 
 class NotFoundError(PGStateError, LookupError):
@@ -285,8 +285,9 @@ class StalePolicyError(PGStateError):
 
     def __init__(self, name: str, expected: int, found: int) -> None:
         self.name, self.expected, self.found = name, expected, found
-        what = f"has version {found}" if found else "does not exist"
-        super().__init__(f"policy {name!r} {what}, where {expected or 'none'} was expected: read it again")
+        what = f"is at version {found}" if found else "does not exist"
+        wanted = f"version {expected}" if expected else "no policy"
+        super().__init__(f"policy {name!r} {what}, but the caller expected {wanted}: read it again")
 
 
 class StaleMemoryError(PGStateError):
@@ -425,7 +426,7 @@ class LeaseHeldError(LeaseError):
         return f"{since} until {self.expires_at}"
 
     def of_own_run(self, is_same_starter: bool) -> LeaseHeldError:
-        """Return this error with the message for a lease that an unfinished run of the same process holds.
+        """Return this error with another message: an unfinished run of this same process holds the lease.
 
         Args:
             is_same_starter: Whether the calling thread or task started that run.
@@ -548,7 +549,7 @@ class ThreadInUseError(PGStateError):
 
 
 class ThreadExistsError(PGStateError):
-    """A thread with the id of the new one exists. Nothing was written.
+    """A thread with the id of the new thread exists already. Nothing was written.
 
     Attributes:
         thread_id: The thread.
@@ -560,7 +561,7 @@ class ThreadExistsError(PGStateError):
 
 
 class AssistantExistsError(PGStateError):
-    """An assistant with the id of the new one exists. Nothing was written.
+    """An assistant with the id of the new assistant exists already. Nothing was written.
 
     Attributes:
         assistant_id: The assistant.
@@ -584,7 +585,7 @@ class AssistantInUseError(PGStateError):
 
 
 class ThreadBusyError(PGStateError):
-    """The thread has a pending or running run, and the strategy of the new one is `reject`. Nothing was written.
+    """The thread has a pending or running run, and the strategy of the new run is `reject`. Nothing was written.
 
     Attributes:
         thread_id: The thread.
@@ -661,7 +662,7 @@ class RunTimeoutError(PGStateError, TimeoutError):
 
 
 class AlreadyDoneError(PGStateError):
-    """Another person has done the same meanwhile. Nothing was written.
+    """Another person did the same action first. Nothing was written.
 
     Attributes:
         thread_id: The thread; `schedule:NAME` if it is a schedule.
@@ -852,7 +853,7 @@ class ToolFailedError(ToolError):
 
 
 class ToolTimeoutError(ToolError, TimeoutError):
-    """A tool took longer than its policy allows. Its outcome is recorded if its code ends, or is unknown.
+    """A tool took longer than its policy allows. Its outcome is unknown until its code ends; then it is recorded.
 
     A transactional tool was rolled back.
     """
@@ -873,7 +874,7 @@ class ToolBusyError(ToolError):
 
 
 class ToolOvertakenError(ToolError):
-    """Another process took this action over while it ran here. The outcome here was not recorded."""
+    """Another process took over this action while it ran in this process. This process' outcome was not recorded."""
 
     is_final = True
 
@@ -1000,7 +1001,7 @@ class KeyUnavailableError(EncryptionError):
 
 
 class MissingKeysError(EncryptionError):
-    """An operation misses data keys. The package loads them and runs the operation again; callers do not see this.
+    """Data keys are not in memory. The package loads them and runs the operation again, so callers do not see this.
 
     Attributes:
         wanted: The missing keys, as pairs of `key`, `scope` or `thread` and its name.

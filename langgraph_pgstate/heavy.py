@@ -1,6 +1,6 @@
-"""Work that takes milliseconds, beside the event loop, which goes on meanwhile.
+"""Work that takes milliseconds, run in threads so that the event loop goes on.
 
-It runs in two threads of a process: with more of them, each of which wants the interpreter, the loop would wait longer.
+A process has two such threads: more of them would make the loop wait longer for the GIL.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 HEAVY_BYTES: Final = 256 * 1024
-"""Encoding or decoding more bytes than this takes milliseconds, and handing it to a thread an eighth of one."""
+"""Encoding or decoding more bytes than this takes milliseconds; moving the work to a thread takes an eighth of one."""
 MANY_ELEMENTS: Final = 250
 """Encoding and comparing more elements of a list than this takes a millisecond."""
 MANY_COMPARED: Final = 1000
-"""Decoding more elements of a list than this, or looking at each, takes milliseconds."""
+"""Decoding or comparing more elements of a list than this takes milliseconds."""
 MANY_VALUES: Final = 1000
-"""Encoding more lists, objects and items of them than this takes milliseconds, if they are messages."""
+"""Encoding more values than this takes milliseconds, if they are messages. Lists, objects and their items count."""
 _ATOMS: Final = frozenset({int, float, bool, type(None)})
 _THREADS: Final = 2
 
 
 class TooHeavyError(Exception):
-    """Work that was begun on the event loop would take too long there. It has changed nothing."""
+    """Work was begun on the event loop but would take too long there. The work has changed nothing."""
 
 
-# By process: a forked child has no threads of its parent.
+# Executors by process id, because a forked child has no threads of its parent.
 _executors: dict[int, ThreadPoolExecutor] = {}
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
@@ -41,8 +41,8 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
 async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function in a thread, in the caller's context, and return its result.
 
-    An event loop begins as many as there are threads, and another one when it has taken a result: results that wait
-    for a busy loop would fill the memory. If the caller is cancelled, the function runs to its end, and what it returns
+    An event loop submits as many functions as there are threads, and the next when it has taken a result: results that
+    wait for a busy loop would fill the memory. If the caller is cancelled, the function runs to its end and its result
     is dropped.
     """
     pid, context = os.getpid(), contextvars.copy_context()
@@ -54,12 +54,12 @@ async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
 
 
 async def compute(weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the result of a function, which runs in a thread if some values make it take milliseconds."""
+    """Return the result of a function. If the weighed values are heavy, the function runs in a thread."""
     return await beside(function, *args, **kwargs) if is_heavy(weighed) else function(*args, **kwargs)
 
 
 def has_many_values(value: Any) -> bool:
-    """Return whether a value has so many values that encoding it takes milliseconds, but for its long strings.
+    """Return whether encoding a value takes milliseconds because of the number of values in it; strings do not count.
 
     A long string is encoded by one call, which stops the event loop from a thread as well.
     """
@@ -67,14 +67,14 @@ def has_many_values(value: Any) -> bool:
 
 
 def is_heavy(value: Any, *, size: int = HEAVY_BYTES) -> bool:
-    """Return whether encoding or decoding a value takes milliseconds. Of a large value only a part is looked at."""
+    """Return whether encoding or decoding a value takes milliseconds. Reads only a part of a large value."""
     return min(room_beside(value, size, MANY_VALUES)) < 0
 
 
 def room_beside(value: Any, size: int, count: int) -> tuple[int, int]:
-    """Return the limits less what a value has: bytes of strings, and number of lists, objects and their items.
+    """Return what a value leaves of two limits: bytes of strings, and number of lists, objects and their items.
 
-    One of the two is negative if the value exceeds it; the rest of the value is not looked at then.
+    A negative result means that the value exceeds that limit; the rest of the value was not read.
     """
     left = [value]
     while left:

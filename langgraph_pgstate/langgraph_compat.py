@@ -1,11 +1,11 @@
-"""The private names of LangGraph that this package touches; nothing else may touch one.
+"""All private names of LangGraph that this package uses; no other module may use a private name.
 
 Tried with `TESTED_VERSIONS` of langgraph.
 
-LangGraph draws a checkpoint's id from the process's clock (UUIDv6: a time, then noise), and a thread goes on from its
-greatest id. The generator never draws the same time twice: it keeps the last one in `_last_v6_timestamp`. A process
-whose clock is behind would draw ids that sort before the parent's; so that time is moved to the id's whenever one is
-read.
+LangGraph makes a checkpoint's id from the process's clock (UUIDv6: a time, then random bits), and a thread goes on from
+its greatest id. The generator keeps the last time that it used in `_last_v6_timestamp` and never uses a time twice. If
+the process's clock is behind, a new id would sort before its parent's; so `_last_v6_timestamp` is moved forward to the
+time of each id that is read.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ TESTED_VERSIONS: Final = ("1.2.15", "1.2.24")
 
 _LAST: Final = "_last_v6_timestamp"
 _UUID6: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-# In 100 ns since 1582, as the ids count: half of what their 60 bits hold, in the year 3409. The generator cannot count
-# over the end of the range from there, and no process's clock shows such a time.
+# Half of the range of an id's 60-bit time (in 100 ns since 1582): the year 3409. No clock shows it, and the generator
+# cannot count to the end of the range from there.
 _END: Final = 1 << 59
 _EPOCH: Final = 0x01B21DD213814000
 _SECOND: Final = 10_000_000
-# Differences of clocks above this are logged. With NTP they are smaller.
+# Differences of clocks above this are logged. Clocks that NTP sets differ less.
 _NOTABLE: Final = 5 * _SECOND
 
 _generator: Final[dict[str, Any]] = vars(_ids)
@@ -111,7 +111,7 @@ _lock: Final = threading.Lock()
 _greatest: tuple[str, int] = ("", 0)
 _has_warned = False
 
-# The event loop itself keeps no task alive.
+# References to running tasks, because the event loop keeps only weak ones.
 _unwinding: Final[set[asyncio.Task[Any]]] = set()
 
 _logger = logging.getLogger("langgraph_pgstate")
@@ -139,9 +139,9 @@ RESUME: Final = "__resume__"
 DELTA_COUNTERS: Final = "counters_since_delta_snapshot"
 """The key of a checkpoint's metadata that names the DeltaChannels that took no snapshot."""
 PULL_PATH: Final = "~__pregel_pull, "
-"""The beginning of the path of a task that an edge of the graph has triggered; the node's name follows."""
+"""Start of a task's path if an edge of the graph triggered the task; the node's name follows."""
 HANDLER_PATH: Final = ", node_error_handler, 0000000000"
-"""The end of the path of a node's error handler, after that of the task that failed."""
+"""End of the path of a node's error handler. The failed task's path stands before it."""
 REMOVE_ALL_MESSAGES: Final = "__remove_all__"
 """`langgraph.graph.message.REMOVE_ALL_MESSAGES`, whose module takes too long to import with a saver."""
 SAFE_TYPES: Final[frozenset[tuple[str, ...]]] = _msgpack.SAFE_MSGPACK_TYPES
@@ -155,7 +155,7 @@ _EXACT_OPTIONS: Final[int] = (PACK_OPTIONS | ormsgpack.OPT_PASSTHROUGH_TUPLE) & 
 TUPLE: Final = ("builtins", "tuple")
 """The type by which exact bytes name a tuple."""
 TEXT: Final[type] = type(AIMessage("").text)
-"""The type of `message.text`: a string that can be called for the sake of older programs, and is one without that."""
+"""The type of `message.text`: a `str` that can also be called, for older programs. It is encoded as a `str`."""
 
 strict_hook: Final[Callable[[int, bytes], Any]] = jsonplus._create_msgpack_ext_hook(None)
 """LangGraph's own extension hook, building nothing but `SAFE_TYPES`."""
@@ -168,7 +168,7 @@ extension_hook_of: Final[Callable[[Any], Callable[[int, bytes], Any]]] = attrget
 """Return the extension hook of a `JsonPlusSerializer`."""
 has_own_hook: Final[Callable[[Any], bool]] = attrgetter("_custom_unpack_ext_hook")
 """Return whether a `JsonPlusSerializer` was given an extension hook."""
-# The frames that are searched for LangGraph's loop; wrappers of the saver may stand between.
+# Number of stack frames that are searched for LangGraph's loop; wrappers of the saver add frames.
 _FRAMES: Final = 21
 
 # Channels for scheduling, pending input, interrupts and resume values, as `langgraph._internal._constants` and
@@ -184,10 +184,10 @@ _C = TypeVar("_C", bound=Callable[[], int])
 
 
 def advance_ids_past(checkpoint_id: str) -> None:
-    """Make the checkpoint ids that this process draws from now on sort after one that was read.
+    """Make the checkpoint ids that this process makes from now on sort after an id that was read.
 
-    The generator is the process's, so its other threads' ids move along; they keep their order. An id that is no
-    UUIDv6, or of a time after the year 3409, moves nothing: what is put on it does not sort after it.
+    All threads of the process share the generator, so ids of other runs are moved, too, and keep their order. An id
+    that is no UUIDv6, or is later than the year 3409, moves nothing; new checkpoints do not sort after it.
 
     Safe to call from many threads. `uuid6` reads, compares and stores the last time without calling anything between,
     where CPython with its GIL runs no other thread.
@@ -222,7 +222,7 @@ def _advance(timestamp: int) -> None:
 
 
 def auth_handlers(auth: Any) -> tuple[Callable[..., Any] | None, dict[tuple[str, str], Callable[..., Any]], Any]:
-    """Return the handlers of a `langgraph_sdk.Auth`: of authentication, by resource and action, and for all else.
+    """Return a `langgraph_sdk.Auth`'s handlers: of authentication, by resource and action, and of everything else.
 
     The names are private, but the class says that it does not change them.
     """
@@ -232,7 +232,7 @@ def auth_handlers(auth: Any) -> tuple[Callable[..., Any] | None, dict[tuple[str,
 
 def is_server_runtime(annotation: Any) -> bool:
     """Return whether the annotation of a graph factory's parameter is LangGraph's `ServerRuntime`, or may be."""
-    # A factory that is annotated with it has imported it.
+    # A factory annotated with `ServerRuntime` has imported its module.
     module = sys.modules.get("langgraph_sdk.runtime")
     if module is None:
         return False
@@ -242,9 +242,9 @@ def is_server_runtime(annotation: Any) -> bool:
 
 
 def server_runtime(access_context: str, context: Any, user: Any, store: Any) -> Any:
-    """Return the `ServerRuntime` that a graph factory is called with; `context` is for `threads.create_run` alone.
+    """Return the `ServerRuntime` for the call of a graph factory. Only `threads.create_run` has a `context`.
 
-    Its classes are private, but a factory sees nothing else of them than what `ServerRuntime` documents.
+    The classes made here are private, but a factory uses only what `ServerRuntime` documents.
     """
     from langgraph_sdk import runtime
 
@@ -257,14 +257,14 @@ def server_runtime(access_context: str, context: Any, user: Any, store: Any) -> 
 def unwind_when_cancelled(stack: AsyncExitStack) -> None:
     """Make sure that the exit stack of one of LangGraph's loops is unwound.
 
-    `AsyncPregelLoop.__aexit__` calls `self.stack.__aexit__` and runs what it returns in a task. A task that is
-    cancelled before its first step, as anyio does by cancelling again, runs nothing: the loop's node tasks would not be
-    cancelled and its callbacks not called. Here the stack is then unwound by another task.
+    `AsyncPregelLoop.__aexit__` calls `self.stack.__aexit__` and runs the returned coroutine in a task. anyio cancels
+    repeatedly, so that task may be cancelled before its first step and run nothing: the loop's node tasks would not be
+    cancelled and its callbacks not called. Then another task unwinds the stack.
     """
     aexit = stack.__aexit__
 
     def unwind_always(*error: Any) -> Any:
-        # Without it the stack would refer to itself.
+        # Remove the replaced method, by which the stack refers to itself.
         del stack.__aexit__
         running = asyncio.get_running_loop()
         has_begun = False
@@ -280,7 +280,7 @@ def unwind_when_cancelled(stack: AsyncExitStack) -> None:
                 _unwinding.add(task)
                 task.add_done_callback(_forget)
 
-        # The caller's task takes its first step in the loop's next round: this is looked at in the one after that.
+        # The caller's task takes its first step in the event loop's next iteration: check in the one after.
         running.call_soon(running.call_soon, check)
         return unwind()
 
@@ -288,7 +288,7 @@ def unwind_when_cancelled(stack: AsyncExitStack) -> None:
 
 
 def calling_loop() -> tuple[ExitStack | AsyncExitStack | None, Any]:
-    """Return the exit stack of the LangGraph loop that this is called from, and the loop; `None` for both outside.
+    """Return the exit stack of the LangGraph loop that calls this, and the loop; outside of a loop, two `None`.
 
     `SyncPregelLoop.__enter__` and `AsyncPregelLoop.__aenter__` read the first checkpoint. LangGraph unwinds the loop's
     `stack` when the run ends.
@@ -307,16 +307,15 @@ def calling_loop() -> tuple[ExitStack | AsyncExitStack | None, Any]:
 
 
 def run_manager_of(loop: Any) -> BaseRunManager | None:
-    """Return the callback manager of one of LangGraph's loops, whose inheritable handlers its nodes get; `None` if it
-    has none."""
+    """Return the callback manager of a LangGraph loop, or `None`. Nodes get the manager's inheritable handlers."""
     manager = getattr(loop, "manager", None)
     return manager if hasattr(manager, "inheritable_handlers") else None
 
 
 def close_waiting_callbacks() -> None:
-    """Close the coroutines of callbacks that are not awaited any more if the callback that calls this raises.
+    """Close the coroutines of other callbacks, which are never awaited if the calling callback raises.
 
-    LangChain's async manager makes a coroutine for each handler before it awaits the first one, when a model starts.
+    When a model starts, LangChain's async manager makes a coroutine for each handler before it awaits the first.
     """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_FRAMES):
@@ -333,24 +332,24 @@ def close_waiting_callbacks() -> None:
 
 
 def event_handler(send: Callable[[dict[str, Any]], None]) -> BaseCallbackHandler:
-    """Return a handler that calls a function with each event that `astream_events(version="v2")` yields of a run.
+    """Return a handler that calls a function with each event that `astream_events(version="v2")` yields for a run.
 
-    It is called where the event happens, before the run continues, as that method's queue is not: what a run has stored
-    has its events. Events of chunks of the run itself are left out, because `stream` yields these chunks.
+    Unlike that method's queue, the function is called before the run continues, so the events of all that a run has
+    stored have been sent. Events of chunks of the run itself are left out, because `stream` yields these chunks.
 
     Args:
-        send: Called on the event loop or in the thread that the event is of.
+        send: The function. It is called on the event loop or in the thread where the event happens.
     """
     from langchain_core.tracers.event_stream import _AstreamEventsCallbackHandler
 
     class Handler(_AstreamEventsCallbackHandler):
-        # LangChain's own makes a queue, and a loop where none runs.
+        # LangChain's `__init__` makes a queue, and an event loop if none runs; neither is needed.
         def __init__(self) -> None:
             self.run_map, self.parent_map, self.is_tapped = {}, {}, {}
 
         def _send(self, event: Any, event_type: str) -> None:
             if not event["parent_ids"] and event["event"].endswith("_end"):
-                # Its input is in the first event.
+                # The run's first event has its input already.
                 event["data"].pop("input", None)
             send(event)
 
@@ -359,7 +358,7 @@ def event_handler(send: Callable[[dict[str, Any]], None]) -> BaseCallbackHandler
 
 def _forget(task: asyncio.Task[Any]) -> None:
     _unwinding.discard(task)
-    # Retrieved, so that asyncio does not log it.
+    # Retrieve the exception, so that asyncio does not log it.
     if not task.cancelled():
         task.exception()
 
@@ -407,12 +406,12 @@ def channels_of(configurable: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def is_anything_scheduled(channels: Mapping[str, Any]) -> bool:
-    """Return whether a run that goes on from a state has a node to run, by the state's channels."""
+    """Return whether a run that continues from a state's channels would have a node to run."""
     return bool(next_nodes(channels)) or "__start__" in channels or bool(channels.get("__pregel_tasks"))
 
 
 def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
-    """Replace a task's counter of interrupts, and return the new one; LangGraph's own can be advanced but not read.
+    """Replace a task's counter of interrupts, and return the new counter. LangGraph's can be advanced but not read.
 
     Args:
         scratchpad: The task's `PregelScratchpad`.
@@ -427,14 +426,14 @@ def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
     with _replacing_counters:
         before: _C | Any = lazy._counter
         if type(before) is not kind:
-            # The next number is the count.
+            # LangGraph's counter can only be advanced, and the number that it returns is its count.
             lazy._counter = kind(0 if before is None else before())
         counter: _C = lazy._counter
         return counter
 
 
 class SerializerBase(jsonplus.JsonPlusSerializer):
-    """LangGraph's serializer, with names for the ways in which it stores and builds objects."""
+    """LangGraph's serializer, with methods for its ways to store and build objects."""
 
     _extend: Callable[[Any], Any] = staticmethod(jsonplus._msgpack_default)
     _extend_exactly: Callable[[Any], Any] = _extend
@@ -442,15 +441,15 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
     def note_objects(self, note: Callable[[Any], None], noted: Set[int]) -> None:
         """Call `note` with each object that is about to be stored, unless the id of its class is in `noted`.
 
-        LangGraph's function encodes objects in each other by calling itself through its module. The copy made of it
-        here calls this one instead, so that nothing inside of another object is missed.
+        LangGraph's function encodes nested objects by calling a global name of its module. The copy made here calls
+        `encode` by that name, so that nested objects are noted, too.
         """
 
         def encode(value: Any) -> bytes:
             return ormsgpack.packb(value, default=extend, option=PACK_OPTIONS)
 
         def encode_exactly(value: Any) -> bytes:
-            # The tuple in which LangGraph's function puts the name of a type and its content stays an array.
+            # LangGraph's function puts a type's name and content into a tuple, which must stay an array.
             outer = [*value] if type(value) is tuple else value
             return ormsgpack.packb(outer, default=extend_exactly, option=_EXACT_OPTIONS)
 
@@ -469,7 +468,7 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
                 return ormsgpack.Ext(code, encode_exactly(content))
             if id(type(value)) not in noted:
                 note(value)
-            # LangGraph's strict hook, which reads arrays, builds no tuples.
+            # LangGraph's strict hook reads numpy arrays and builds no tuples.
             is_array = type(value).__module__ == "numpy"
             return (convert if is_array else convert_exactly)(value)
 
@@ -482,9 +481,9 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
         return "msgpack", ormsgpack.packb(obj, default=self._extend, option=PACK_OPTIONS)
 
     def dumps_exactly(self, value: Any) -> bytes:
-        """Return a value as msgpack that keeps its tuples, and what else LangGraph's bytes lose though they could not.
+        """Return a value as msgpack that keeps tuples and other parts of values that LangGraph's bytes lose.
 
-        The same function reads both.
+        The same function reads both kinds of bytes.
         """
         return ormsgpack.packb(value, default=self._extend_exactly, option=_EXACT_OPTIONS)
 
@@ -501,7 +500,7 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
 
 
 def parts_of(value: Any) -> tuple[int, list[Any]] | None:
-    """Return the extension by which exact bytes hold a value of which LangGraph's bytes lose a part, else `None`."""
+    """Return a value's code and content in exact bytes; `None` if LangGraph's bytes lose nothing of the value."""
     kind = type(value)
     if kind is tuple:
         return jsonplus.EXT_CONSTRUCTOR_SINGLE_ARG, [*TUPLE, [*value]]
@@ -512,20 +511,20 @@ def parts_of(value: Any) -> tuple[int, list[Any]] | None:
     if kind is deque and value.maxlen is not None:
         return jsonplus.EXT_CONSTRUCTOR_POS_ARGS, ["collections", "deque", [[*value], value.maxlen]]
     if isinstance(value, BaseModel):
-        # `model_dump` would make dicts of objects.
+        # `model_dump` would turn nested objects into dicts.
         fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
         return jsonplus.EXT_PYDANTIC_V2, [kind.__module__, kind.__name__, fields, "model_validate_json"]
     return None
 
 
 def messages_delta_reducer() -> Callable[[Any, Any], Any]:
-    """Return LangGraph's own reducer of messages in a DeltaChannel; `add_messages`, write by write, if it has none."""
+    """Return LangGraph's reducer of messages in a DeltaChannel. If it has none, apply `add_messages` to each write."""
     from langgraph.graph import message
 
     def add_all(state: Any, writes: Any) -> Any:
         return reduce(message.add_messages, writes, state)
 
-    # It is experimental, so it may have gone.
+    # LangGraph's reducer is experimental, so a version may lack it.
     own: Callable[[Any, Any], Any] = getattr(message, "_messages_delta_reducer", add_all)
     return own
 
@@ -557,18 +556,18 @@ def is_strict() -> bool:
 
 
 def is_read_by_lines(path: str) -> bool:
-    """Return whether deepagents reads a file of this name by lines, and not as a whole, as it does an image."""
+    """Return whether deepagents reads a file of this name by lines. It reads others, such as images, as a whole."""
     from deepagents.backends.utils import _get_backend_read_file_type
 
     return bool(_get_backend_read_file_type(path) == "text")
 
 
 class EncryptionHandlers(NamedTuple):
-    """What a `langgraph_sdk.Encryption` was given.
+    """The functions that a `langgraph_sdk.Encryption` was given.
 
     Attributes:
         encrypt: Encrypts bytes, if there is a function for it.
-        decrypt: Decrypts them; it returns them, or an object with them as `plaintext`.
+        decrypt: Decrypts bytes, if there is a function for it. Returns bytes, or an object with bytes as `plaintext`.
         has_context: Whether a function makes its contexts from requests.
         context: Makes a context of a model and metadata.
     """

@@ -72,23 +72,23 @@ _UNREADABLE: Final = Snapshot(None, 0.0, 0.0)
 
 
 class GaugeReader:
-    """Reads the numbers of a database, at most once in a time, for any number of scrapes at once.
+    """A reader of a database's numbers, which reads at most once per interval for all concurrent scrapes.
 
-    It reads in a thread and on a connection of its own: neither a pool without free connections, nor a busy event loop,
-    nor a server that does not answer keeps a scrape waiting. One reading at most goes on at a time, however long it
-    takes.
+    It reads in a thread and on a connection of its own, so that a scrape waits neither for a free connection of the
+    pool, nor for a busy event loop, nor for a server that does not answer. Readings never overlap.
 
     Args:
         dsn: The server.
         queries: The queries of the schema.
-        interval: Seconds for which what was read is answered again.
-        timeout: Seconds that a scrape waits for a reading that has begun, and that the server may take for a statement.
+        interval: Seconds for which a reading is returned again.
+        timeout: Seconds from a reading's start for which scrapes wait for it; also the time limit of each statement.
         tenant: The tenant whose rows are counted; `None` where tenants are not kept apart.
     """
 
     def __init__(self, dsn: str, queries: Queries, interval: float, timeout: float, tenant: str | None = None) -> None:
         if interval < 0 or timeout <= 0:
-            raise ConfigurationError("interval must be 0 seconds or more, and timeout more than 0")
+            wanted = "interval must be 0 seconds or more and timeout more than 0 seconds"
+            raise ConfigurationError(f"{wanted}, got {interval!r} and {timeout!r}")
         self._dsn, self._queries, self._interval, self._timeout = dsn, queries, interval, timeout
         self._tenant = tenant
         self._lock = threading.Lock()
@@ -97,9 +97,9 @@ class GaugeReader:
         self._error = ""
 
     def wait(self) -> Snapshot:
-        """Return the last reading, or wait for the one in progress."""
+        """Return the last reading, or wait for the reading in progress."""
         reading, seconds = self._ask()
-        # Python's own `TimeoutError`, since 3.11.
+        # Since Python 3.11, futures raise the built-in `TimeoutError`.
         with suppress(TimeoutError):
             return reading.result(seconds)
         return _UNREADABLE
@@ -110,18 +110,18 @@ class GaugeReader:
         if reading.done():
             return reading.result()
         with suppress(TimeoutError):
-            # Others wait for the same reading.
+            # Shielded, because other scrapes wait for the same reading.
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(asyncio.wrap_future(reading))
         return _UNREADABLE
 
     def _ask(self) -> tuple[Future[Snapshot], float]:
-        """Return the reading that counts now, and the seconds to wait for it."""
+        """Return the current reading, which may be in progress, and the seconds to wait for it."""
         with self._lock:
             now = time.monotonic()
             if self._reading is None or (self._reading.done() and now >= self._began + self._interval):
                 reading: Future[Snapshot] = Future()
-                # Not of an executor, whose threads the interpreter would wait for at its exit.
+                # A daemon thread, because the interpreter waits for an executor's threads when it exits.
                 threading.Thread(target=self._read, args=(reading,), name="pgstate-metrics", daemon=True).start()
                 self._reading, self._began = reading, now
             return self._reading, max(0.0, self._began + self._timeout - now)
@@ -195,7 +195,7 @@ class Metrics(Collector):
 
     Args:
         state: The state.
-        interval: Seconds for which numbers of the database are answered again.
+        interval: Seconds for which numbers of the database are returned again.
         timeout: Seconds that a collection waits for the database. After that `pgstate_database_up` is 0.
 
     Raises:
@@ -218,14 +218,14 @@ class Metrics(Collector):
 
     @property
     def registry(self) -> CollectorRegistry:
-        """A new registry with these metrics and those of the process: memory, processor time, open files."""
+        """A new registry with these metrics and metrics of the process: memory, processor time, open files."""
         registry = CollectorRegistry()
         registry.register(self)
         registry.register(self._process)
         return registry
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: to describe the metrics takes a database."""
+        """Return nothing, because the metrics cannot be described without reading the database."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -233,7 +233,7 @@ class Metrics(Collector):
         yield from self._families(self._reader.wait())
 
     async def expose(self, accept: str = "") -> tuple[bytes, str]:
-        """Return all metrics and those of the process as text, and its content type.
+        """Return all metrics, including metrics of the process, as text, and the content type of the text.
 
         Args:
             accept: The `Accept` header of the request, which chooses Prometheus' format or OpenMetrics'.

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from langgraph_pgstate.encryption import Encryption
 
 DEFAULT_SCHEMA = "pgstate"
-# A b-tree entry may not exceed a third of a page, 2,704 bytes; what is left is for the tuple itself.
+# A b-tree entry has at most 2,704 bytes, a third of a page. The rest is for the index tuple's header.
 MAX_KEY_BYTES = 2600
 
 TtlStrategy = Literal["delete", "keep_latest"]
 """What happens to an expired thread: it is deleted, or all but its newest checkpoints are pruned."""
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
-# Names of settings classes end so; found in the annotation of an option.
+# Finds names of settings classes in an option's annotation.
 _SETTINGS = re.compile(r"(?:Settings|Policy|Keys)\b")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -34,17 +34,17 @@ def check_options(owner: type, options: Mapping[str, Any], known: type) -> None:
     Args:
         owner: The class that takes the options, for the error.
         options: The options.
-        known: A typed dictionary of those that exist.
+        known: A typed dictionary of the options that exist.
 
     Raises:
-        ArgumentTypeError: If there is one, with its name.
+        ArgumentTypeError: If an option is unknown or of another type; the error names the option.
     """
     for name, value in options.items():
         if name not in known.__annotations__:
             raise ArgumentTypeError(
-                f"{owner.__name__} has no option {name!r}; it has {', '.join(sorted(known.__annotations__))}"
+                f"{owner.__name__} has no option {name!r}; its options are {', '.join(sorted(known.__annotations__))}"
             )
-        # Names as text, because most settings are imported only when they are used.
+        # Compare names of classes, because most settings are imported only when they are used.
         expected = getattr(known.__annotations__[name], "__forward_arg__", "")
         kinds = {"None"} if value is None else {kind.__name__ for kind in type(value).__mro__}
         if _SETTINGS.search(expected) and kinds.isdisjoint(expected.split(" | ")):
@@ -63,7 +63,7 @@ def age(text: str) -> timedelta:
     try:
         return timedelta(seconds=float(match.group(1)) * _UNITS[match.group(2)])
     except OverflowError:
-        raise ConfigurationError(f"the age must be a time that a calendar has, not {text!r}") from None
+        raise ConfigurationError(f"the age must be less than {timedelta.max.days + 1:,} days, not {text!r}") from None
 
 
 def check_ttl(name: str, ttl: Any) -> timedelta:
@@ -89,7 +89,7 @@ def check_ttl_strategy(name: str, strategy: Any) -> TtlStrategy:
 
 
 def check_schema_name(schema: str) -> str:
-    """Return `schema` if it can be written into SQL without quoting surprises.
+    """Return `schema` if it can be written into SQL without quotes.
 
     Raises:
         ConfigurationError: If it is not a lower-case identifier of at most 63 characters, or it is PostgreSQL's own.
@@ -128,11 +128,11 @@ class PoolSettings:
 
     Attributes:
         min_size: Connections kept open.
-        max_size: Connections opened at most; this many calls run at once. If they keep all of them, one more is opened
-            for a moment to renew leases and the liveness of tool executions.
+        max_size: Maximum number of connections; this many calls run at once. If they keep all of them, one more is
+            opened for a moment to renew leases and the liveness of tool executions.
         timeout: Seconds a call waits for connections in all, however often it is tried, before `UnavailableError`; and
-            seconds to wait for the server when a pool is opened. In an outage the calls that follow the first one
-            count from when it began, and wait two seconds at least: a run fails once, not once for each of its calls.
+            seconds to wait for the server when a pool is opened. In an outage, later calls count this time from the
+            first failed call, but wait at least two seconds: a run fails once, not once for each of its calls.
         max_idle: Seconds an unused connection above `min_size` stays open.
         max_lifetime: Seconds after which a connection is replaced: failover and new credentials are noticed.
     """
@@ -145,7 +145,7 @@ class PoolSettings:
 
     @classmethod
     def of(cls, pool: PoolSettings | bool | int) -> PoolSettings | None:
-        """Read the `pool=` argument: settings, a maximal size, `True` for the defaults, `False` for one connection."""
+        """Read the `pool=` argument: settings, a maximum size, `True` for the defaults, `False` for one connection."""
         if isinstance(pool, PoolSettings):
             return pool
         if pool is True:
@@ -167,7 +167,7 @@ class RetryPolicy:
     Attributes:
         attempts: Tries in all, the first included.
         base_delay: Seconds before the second try; doubles with each further one.
-        max_delay: Seconds between two tries at most.
+        max_delay: Maximum number of seconds between two tries.
     """
 
     attempts: int = 6
@@ -184,7 +184,7 @@ class ConnectionOptions(TypedDict, total=False):
     """Options of connections that are opened from a connection string.
 
     Attributes:
-        pool: Pool settings, a maximal size, `True` for 1 to 10 connections (the default), `False` for one connection.
+        pool: Pool settings, a maximum size, `True` for 1 to 10 connections (the default), `False` for one connection.
         prepare_threshold: Executions of a statement after which it is prepared on its connection; `None` never
             prepares, for poolers that don't track prepared statements.
     """
@@ -235,9 +235,9 @@ class GuardSettings:
     """Writes that are refused, and how long a run waits for a lease.
 
     Attributes:
-        head: Whether a checkpoint is refused whose parent is no longer the head of its branch.
+        head: Whether a checkpoint is refused if its parent is no longer the head of its branch.
         lease: Whether a run takes a lease on its thread, without which it writes nothing.
-        lease_ttl: Seconds after which a lease expires that is not renewed; renewed every third of it.
+        lease_ttl: Seconds after which a lease expires unless it is renewed, which happens three times in this period.
         on_busy: What a run does when another run holds the lease: `raise` or `wait`.
         wait_timeout: Seconds that it waits.
         tombstones_for: How long late writes to a deleted thread are refused; zero for not at all.
@@ -271,7 +271,7 @@ class GuardSettings:
             raise ConfigurationError(f'on_busy must be "raise" or "wait", not {on_busy!r}')
         for name, value in (("lease_ttl", lease_ttl), ("wait_timeout", wait_timeout)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_LEASE_SECONDS:
-                raise ConfigurationError(f"{name} must be seconds, more than 0 and less than a year, not {value!r}")
+                raise ConfigurationError(f"{name} must be a number of seconds above 0 and below a year, not {value!r}")
         if tombstones_for is None:
             tombstones_for = _DEFAULT_TOMBSTONES if names else timedelta(0)
         if not isinstance(tombstones_for, timedelta) or tombstones_for < timedelta(0):
@@ -285,7 +285,7 @@ class GuardSettings:
 
     @property
     def keeps_tombstones(self) -> bool:
-        """Whether a deleted thread leaves a tombstone, and writes look for one."""
+        """Whether a deleted thread leaves a tombstone, and whether writes look for tombstones."""
         return self.tombstones_for > timedelta(0)
 
 
@@ -294,11 +294,11 @@ class SaverOptions(TypedDict, total=False):
 
     Attributes:
         schema: PostgreSQL schema of the tables; `pgstate` by default.
-        tenant: The tenant whose rows alone are seen and written, in tables that keep tenants apart; see
+        tenant: The only tenant whose rows are seen and written, in tables that keep tenants apart; see
             `setup(tenancy="rls")`.
         serde: Serializer of values; LangGraph's own by default. A serializer that is passed here decides for itself
-            which types it builds. With any but LangGraph's own, a state stores no chat messages in a table of their
-            own: what a serializer encrypts must not stand beside it in clear text.
+            which types it builds. Only with LangGraph's own does a state also store chat messages in a table of their
+            own: text that a serializer encrypts must not be stored beside it in clear.
         allowed_types: Types that are built beyond LangGraph's own and data types (dataclasses, pydantic models, enums,
             named tuples, attrs classes, subclasses of the standard library's values) of modules that this process has
             imported: classes, or names like `"shop.state:Order"`, whose modules are imported now. A class that is
@@ -309,7 +309,7 @@ class SaverOptions(TypedDict, total=False):
         thread_keys: Keys of `configurable` and `metadata` that name a thread's tenant, user and agent.
         state_version: Version of the state that this program's graph has; checkpoints carry it. A checkpoint without
             one counts as version 1.
-        upcasters: By version, the function that makes channel values of that version from those of the version before,
+        upcasters: By version, the function that makes channel values of that version from values of the version before,
             like `{2: rename_user, 3: split_name}`. They are applied when older checkpoints are read; nothing is
             rewritten until the thread goes on. A function with a second parameter gets the subgraph's namespace,
             without task ids, and is called for checkpoints of subgraphs, too.
@@ -319,13 +319,13 @@ class SaverOptions(TypedDict, total=False):
             read; `"lease"`, all that a run writes without its thread's lease, which it takes when it starts; or both
             in a tuple. By default none, as in LangGraph.
         lease_ttl: Seconds after which a lease expires that is not renewed; a live process renews it.
-        on_busy: What a run does when another holds the lease: `"raise"` or `"wait"`.
+        on_busy: What a run does when another run holds the lease: `"raise"` or `"wait"`.
         wait_timeout: Seconds that it waits.
         tombstones_for: How long late writes to a deleted thread are refused, and its id not used again unless it is
             revived: a day with a guard, not at all without one, by default.
         encryption: Encrypts content under data keys that a master key wraps; see `Encryption`. By default nothing is
             encrypted.
-        cache_bytes: Memory for what was written and read last, so that it need not be fetched again: 128 MB by
+        cache_bytes: Memory for a cache of the values that were written and read last: 128 MB by
             default; 0 for none, which costs each put a round trip more.
     """
 
@@ -374,7 +374,7 @@ def schema_of(options: SaverOptions) -> str:
 
 
 def database_options(options: SaverOptions) -> DatabaseOptions:
-    """Return those of some options that `Database.open` takes.
+    """Return the subset of the options that `Database.open` takes.
 
     Raises:
         ConfigurationError: If the schema is not usable.
@@ -386,7 +386,7 @@ def database_options(options: SaverOptions) -> DatabaseOptions:
 def check_allowed_types(
     allowed: AllowedTypes, option: str = "allowed_types"
 ) -> tuple[type | tuple[str, str], ...] | Literal[True]:
-    """Return types that may be built as classes or `(module, name)`; `True` for `"*"`, which stands for all.
+    """Return the allowed types as classes or pairs of `(module, name)`; `True` for `"*"`, which allows all types.
 
     Raises:
         ConfigurationError: If one is neither a class nor named like `shop.state:Order`.
@@ -406,5 +406,5 @@ def check_allowed_types(
         elif isinstance(one, type):
             found.append(one)
         else:
-            raise ConfigurationError(f"{option} names types like shop.state:Order, not {one!r}")
+            raise ConfigurationError(f"{option} must name types like shop.state:Order, not {one!r}")
     return tuple(found)

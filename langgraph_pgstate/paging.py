@@ -22,7 +22,7 @@ FIRST, LAST = "-infinity", "infinity"
 
 
 def page_size(limit: int, name: str = "limit") -> int:
-    """Return a validated page size, the argument of this name.
+    """Return a validated page size. `name` is the argument's name, for the error.
 
     Raises:
         ConfigurationError: If it is not from 1 to `MAX_PAGE`.
@@ -33,13 +33,13 @@ def page_size(limit: int, name: str = "limit") -> int:
 
 
 def offset_of(offset: int) -> int:
-    """Return a validated number of items that are left out.
+    """Return a validated number of items to skip.
 
     Raises:
-        ConfigurationError: If it is negative, or no integer.
+        ConfigurationError: If it is negative, too large, or no integer.
     """
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**31:
-        raise ConfigurationError(f"offset must be 0 or more, not {offset!r}")
+        raise ConfigurationError(f"offset must be an integer from 0 to 2,147,483,647, not {offset!r}")
     return offset
 
 
@@ -56,7 +56,7 @@ def sorting_of(filters: Mapping[str, Any], noun: str, keys: Sequence[str]) -> di
     """
     by = filters.get("by", keys[0])
     if by not in keys:
-        raise ConfigurationError(f"{noun} are sorted by {', '.join(keys)}, not {by!r}")
+        raise ConfigurationError(f"by must be one of {', '.join(keys)} for a list of {noun}, not {by!r}")
     ascending = flag_of("ascending", filters.get("ascending", False))
     place = {"offset": offset_of(filters.get("offset", 0)), "page_size": page_size(filters.get("limit", 20))}
     return {"by": by, "ascending": ascending, **place}
@@ -85,7 +85,7 @@ def decode_cursor(kind: str, cursor: str | None, first: Sequence[Any]) -> list[A
                 datetime.fromisoformat(value)
     except (ValueError, TypeError, AttributeError, binascii.Error):
         raise ConfigurationError(
-            f"{cursor!r} is not a cursor of {kind}: pass the `next` of a page that the same call returned"
+            f"cursor must be the `next` of a page of {kind} that the same call returned, not {cursor!r}"
         ) from None
     return [text_of("cursor", value) if isinstance(value, str) else value for value in found[1:]]
 
@@ -93,7 +93,7 @@ def decode_cursor(kind: str, cursor: str | None, first: Sequence[Any]) -> list[A
 def page_of(
     rows: Rows, size: int, make: Callable[[Row], T], kind: str, position: Callable[[T], Sequence[Any]]
 ) -> Page[T]:
-    """Return a page made from rows, of which one more than the page size was fetched."""
+    """Return a page made from rows. The caller has fetched one row more than the page size."""
     items = tuple(make(row) for row in rows[:size])
     return Page(items, encode_cursor(kind, position(items[-1])) if len(rows) > size else None)
 
@@ -109,7 +109,7 @@ def read_page(
     """Return a `Read` of a page.
 
     Args:
-        query: The statement, which reads `page_size` rows.
+        query: The statement. Its parameter `page_size` limits the rows.
         parameters: Its other parameters.
         limit: Page size.
         make: Makes an item of the columns of a row.
@@ -153,12 +153,12 @@ class PageFilter(TypedDict, total=False):
 
 
 class OwnerFilter(PageFilter, total=False):
-    """The owner of what is returned.
+    """The owner of the returned objects.
 
     Attributes:
-        user_id: Only what belongs to this user.
-        tenant_id: Only what belongs to this tenant.
-        agent: Only what belongs to this agent.
+        user_id: Only objects of this user.
+        tenant_id: Only objects of this tenant.
+        agent: Only objects of this agent.
     """
 
     user_id: str | None
@@ -170,8 +170,8 @@ def check_filters(filters: Mapping[str, Any], known: type) -> None:
     """Refuse filters that a typed dictionary does not have.
 
     Raises:
-        ArgumentTypeError: If there is one, with its name.
+        ArgumentTypeError: If there is an unknown filter; the error names it.
     """
     for name in filters:
         if name not in known.__annotations__:
-            raise ArgumentTypeError(f"there is no filter {name!r} here, but {', '.join(sorted(known.__annotations__))}")
+            raise ArgumentTypeError(f"a filter must be one of {', '.join(sorted(known.__annotations__))}, not {name!r}")

@@ -27,9 +27,9 @@ _places: dict[int, list[str]] = {}
 
 
 def lease_clock() -> float:
-    """Return the seconds of a clock that only goes forward, and also while the machine is suspended where that exists.
+    """Return the seconds of a monotonic clock, which also counts suspended time if the system has such a clock.
 
-    Linux' monotonic clock stands still while the machine is suspended, and leases end meanwhile.
+    Leases expire while the machine is suspended, but Linux' monotonic clock stands still then.
     """
     return time.monotonic() if _BOOT_TIME is None else time.clock_gettime(_BOOT_TIME)
 
@@ -47,7 +47,7 @@ def holder_id() -> str:
 
 
 def short_holder(holder_id: str) -> str:
-    """Return host and process id of a holder as `host:pid`, for people; another id as it is."""
+    """Return host and process id of a holder as `host:pid`, for people. Other ids are returned unchanged."""
     place, pid = _parts_of(holder_id)
     return f"{place[0]}:{pid}" if place else holder_id
 
@@ -60,7 +60,7 @@ def is_known_dead(holder_id: str) -> bool:
 
     Returns:
         True only if the process belonged to this boot of this machine and to this namespace of process ids, and no
-        process has its id now. False means that it may be alive; then expiry decides.
+        process has its id now. False means that the holder may be alive; then expiry decides.
     """
     place, pid = _parts_of(holder_id)
     if pid <= 0 or _UNKNOWN in place or place != _place():

@@ -1,4 +1,4 @@
-"""Scopes: a caller may see the rows whose metadata contain something, as by jsonb's `@>`."""
+"""Scopes: metadata that a row must contain, as by jsonb's `@>`, for a caller to see the row."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 Scope = Mapping[str, Any] | Sequence[Mapping[str, Any]]
-"""Metadata that something must contain to be seen; or several, one of which it must contain: without any, it is not."""
+"""A mapping that visible metadata contain; or several, of which they contain at least one. An empty list hides all."""
 
 Alternatives = tuple[Mapping[str, Any], ...]
-"""The second form."""
+"""A scope in its second form: several mappings."""
 
 _NOTHING: Final = object()
 
 
 class TooManyComparisonsError(Exception):
-    """More items were to be compared than may be."""
+    """A comparison would exceed the maximum number of comparisons."""
 
 
 class Comparisons:
-    """The comparisons of lists' items that may still be made.
+    """A limit on the number of comparisons of lists' items.
 
     Args:
-        left: Their number.
+        left: Number of comparisons that may still be made.
     """
 
     def __init__(self, left: int) -> None:
         self._left = left
 
     def count(self) -> None:
-        """Count one.
+        """Count one comparison.
 
         Raises:
             TooManyComparisonsError: If there are none left.
@@ -58,7 +58,7 @@ def contains(metadata: Any, wanted: Any, comparisons: Comparisons | None = None)
 
 
 def _contains_items(have: list[Any], wanted: list[Any], comparisons: Comparisons | None) -> bool:
-    # Each with each would take hours for lists of a hundred thousand.
+    # Comparing each pair of items would take hours for lists of 100,000 items.
     scalars = {(isinstance(one, bool), one) for one in have if not isinstance(one, Mapping | list)}
     nested = [one for one in have if isinstance(one, Mapping | list)]
     return all(
@@ -70,12 +70,12 @@ def _contains_items(have: list[Any], wanted: list[Any], comparisons: Comparisons
 
 
 def admits(scope: Alternatives | None, metadata: Any) -> bool:
-    """Return whether something with some metadata is seen; by `None`, everything is."""
+    """Return whether a scope lets its caller see an object with some metadata; `None` allows all."""
     return scope is None or any(contains(metadata, one) for one in scope)
 
 
 def both(one: Alternatives, other: Alternatives) -> Alternatives:
-    """Return the scope of what is in two others."""
+    """Return the scope of objects that two scopes both allow."""
     found: list[Mapping[str, Any]] = []
     for first in one:
         for second in other:
@@ -86,7 +86,7 @@ def both(one: Alternatives, other: Alternatives) -> Alternatives:
 
 
 def _merged(one: Any, other: Any) -> Any:
-    """Return what is contained if and only if two values are; `_NOTHING` if they never are together."""
+    """Return a value that is contained exactly where both values are; `_NOTHING` if no metadata contain both."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         found = {**one, **other}
         for name in one.keys() & other.keys():

@@ -1,9 +1,8 @@
 """Threads and tasks that code on an event loop starts, and that may outlive the task which waits for them.
 
 A task that is cancelled while it waits for a thread ends at once, but the thread continues to the end of its function.
-Threads are followed if they are started through `loop.run_in_executor`, as those of `asyncio.to_thread` and of
-LangChain's blocking tools and nodes are. Threads that code starts in another way (`threading`, `anyio.to_thread`) are
-unknown here.
+Threads are followed if they are started through `loop.run_in_executor`, as by `asyncio.to_thread` and by LangChain for
+blocking tools and nodes. Threads that code starts in another way (`threading`, `anyio.to_thread`) are unknown here.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from langgraph_pgstate.langgraph_compat import current_run
 
 T = TypeVar("T")
 
-# Works that follow a run of LangGraph, by the id of the run, with the run, so that no other object gets its id.
+# By `id(run)`: a run of LangGraph and the work that follows it. The reference keeps the id from being used again.
 _runs: dict[int, tuple[Any, StartedWork]] = {}
 _works: contextvars.ContextVar[tuple[StartedWork, ...]] = contextvars.ContextVar("pgstate_started_work", default=())
 
@@ -46,13 +45,13 @@ class StartedWork:
         self._threads: set[_Thread] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run a coroutine as a task, and follow what it starts."""
+        """Run a coroutine as a task, and follow the threads and tasks that it starts."""
         loop = asyncio.get_running_loop()
         _follow(loop)
         context = contextvars.copy_context()
         context.run(_works.set, (*_works.get(), self))
         task = loop.create_task(coroutine, context=context)
-        # Runs as soon as the task waits for the first time.
+        # The loop calls this as soon as the task waits for the first time.
         loop.call_soon(self._note_wait)
         return task
 
@@ -72,7 +71,7 @@ class StartedWork:
         _runs.pop(id(run), None)
 
     def stop(self) -> bool:
-        """Refuse functions that no thread has begun, now and later. Return whether a thread is running."""
+        """Refuse all functions that no thread has begun, and later ones. Return whether a thread is running."""
         with self._lock:
             self._is_stopped = True
             threads = list(self._threads)
@@ -81,22 +80,22 @@ class StartedWork:
 
     @property
     def has_threads(self) -> bool:
-        """Whether a thread runs, or will run, a function of it."""
+        """Whether a thread runs, or will run, a function of this work."""
         with self._lock:
             return bool(self._threads)
 
     @property
     def was_refused(self) -> bool:
-        """Whether its first wait was for a thread, and none of its threads has begun."""
+        """Whether this work first waited for a thread, whose function was refused, and no thread has begun."""
         return self._has_refused and not self._has_begun
 
     def tasks(self) -> set[asyncio.Task[Any]]:
-        """Return the tasks of this event loop that it started and that have not ended, without the calling one."""
+        """Return this work's tasks of this event loop that have not ended, without the calling task."""
         others = asyncio.all_tasks() - {asyncio.current_task()}
         return {task for task in others if self in _works_of(task)}
 
     async def threads_ended(self) -> None:
-        """Wait until none of its threads is running."""
+        """Wait until no thread of this work is running."""
         while True:
             with self._lock:
                 ends = [asyncio.wrap_future(thread.ended) for thread in self._threads]
@@ -105,7 +104,7 @@ class StartedWork:
             await asyncio.wait(ends)
 
     async def ended(self) -> None:
-        """Wait until none of its threads and tasks is running."""
+        """Wait until no thread and no task of this work is running."""
         while True:
             await self.threads_ended()
             if not (tasks := self.tasks()):
@@ -113,7 +112,7 @@ class StartedWork:
             await asyncio.wait(tasks)
 
     def when_threads_ended(self, function: Callable[[], Any]) -> None:
-        """Call a function when none of its threads is running, without an event loop: in the last thread, or now."""
+        """Call a function in the last thread of this work when it ends, or now if none runs. Needs no event loop."""
         with self._lock:
             thread = next(iter(self._threads), None)
         if thread is None:
@@ -126,7 +125,7 @@ class StartedWork:
 
     def _add(self, thread: _Thread) -> None:
         with self._lock:
-            # It has done something else before.
+            # If the task has waited before, it has begun something other than this thread.
             self._has_begun |= self._has_waited
             self._threads.add(thread)
             is_stopped = self._is_stopped
@@ -152,7 +151,7 @@ class _Thread:
     """One function that was given to an executor.
 
     Attributes:
-        ended: Done when it has ended, or is certain never to begin. Cannot be cancelled.
+        ended: Done when the function has ended, or can never begin. Cannot be cancelled.
 
     Raises:
         CancelledError: If the code that starts it was stopped.
@@ -167,13 +166,13 @@ class _Thread:
         for work in works:
             work._add(self)
         if self._is_refused:
-            raise asyncio.CancelledError("it was stopped, and may not start this function")
+            raise asyncio.CancelledError("the work was stopped and may not start this function")
 
     def begin(self) -> None:
         """Remember that a thread runs the function.
 
         Raises:
-            CancelledError: If it was refused.
+            CancelledError: If the function was refused.
         """
         with self._lock:
             if not self._is_refused:
@@ -181,7 +180,7 @@ class _Thread:
                 for work in self._works:
                     work._has_begun = True
                 return
-        raise asyncio.CancelledError("what started this function was stopped before the function began")
+        raise asyncio.CancelledError("the work that started this function was stopped before the function began")
 
     def refuse(self) -> bool:
         """Return whether the function has not begun; then it never will."""

@@ -141,21 +141,21 @@ class StateOptions(SaverOptions, total=False):
     Attributes:
         project: Channels of the root graph that are stored as JSON, too, in clear text, also with a serializer of
             yours.
-        recording: What is recorded of inputs and outputs, and how often; by default no contents if the serializer is
+        recording: Which inputs and outputs are recorded, and how often; by default no contents if the serializer is
             not LangGraph's own.
         tools: Time limits and sizes of the ledger of tool executions.
         tool_policy: Policy of tools that have none of their own.
         thread_ttl: How long new threads are kept after their last activity, unless `threads.set_ttl` or
             `threads.expire` says otherwise; for ever by default. `maintain` deletes them then.
-        thread_ttl_strategy: What `maintain` does then: `delete`, the default, or `keep_latest`, which prunes all but
-            their newest checkpoints.
+        thread_ttl_strategy: What `maintain` does with such threads: `delete`, the default, or `keep_latest`, which
+            prunes all but their newest checkpoints.
         graphs: Names of the graphs that may be enqueued; any by default.
         run_key: Key of enqueued runs that are given none: a path in their config, like `configurable.user_id`, or a
             function of the config. No key by default.
-        webhooks: Secret of webhooks, and where they may be delivered to; by default what `PGSTATE_WEBHOOK_SECRET` and
-            `PGSTATE_WEBHOOK_NETWORKS` name.
+        webhooks: Secret of webhooks, and the networks to which they may be delivered; by default the values of
+            `PGSTATE_WEBHOOK_SECRET` and `PGSTATE_WEBHOOK_NETWORKS`.
         memory: Indexes, times to live and versions of long-term memory; see `langgraph_pgstate.memory`.
-        recover_journal: Whether reads of the record first move what dead processes left in the journal to its tables,
+        recover_journal: Whether reads of the record first move journal entries of dead processes to its tables,
             true by default. Without it, reading writes nothing.
     """
 
@@ -210,7 +210,7 @@ class _State:
         self._counts_reads = options.get("recover_journal", True)
 
     def _saver_options(self, options: StateOptions) -> SaverOptions:
-        # The serializer has its types already, and the database its tenant.
+        # The serializer is already given its types, and the database its tenant.
         shared: StateOptions = {
             **options,
             "serde": self._codec.serde,
@@ -223,8 +223,8 @@ class _State:
     def _hooks(self, options: StateOptions) -> PutHooks:
         """Return the hooks of the saver's puts. The recorder is the first, because it sets the run's id for the others.
 
-        With a serializer of the caller's own, which may encrypt, messages are not copied into a table in clear text.
-        Projected channels are: the caller has named each.
+        The caller's own serializer may encrypt, so messages are not copied into a table in clear text then. Projected
+        channels are copied, because the caller has named each of them.
         """
         project, thread_ttl = options.get("project") or (), options.get("thread_ttl")
         members: list[PutHook] = [self._recorder]
@@ -234,12 +234,12 @@ class _State:
             members.append(ProjectionHook(self._queries, project))
         if thread_ttl is not None:
             members.append(ExpiryHook(self._queries, thread_ttl, options.get("thread_ttl_strategy", "delete")))
-        # The projector has checked them.
+        # `ProjectionHook` has checked the names.
         self._project = tuple(project)
         return PutHooks(*members)
 
     def _recording(self) -> RecorderSettings:
-        # Data that a serializer encrypts must not be stored in clear text beside it.
+        # The caller's serializer may encrypt data, which must not also be stored in clear text.
         return RecorderSettings(content=self._codec.is_native)
 
     @property
@@ -249,7 +249,7 @@ class _State:
 
     @property
     def tenant(self) -> str | None:
-        """The tenant whose rows alone it sees and writes; `None` where tables do not keep tenants apart."""
+        """The only tenant whose rows this state sees and writes; `None` if tables do not keep tenants apart."""
         found: str | None = self._database.tenant
         return found
 
@@ -262,14 +262,14 @@ class _State:
         found = tenant_of(tenant)
         if self.tenant not in (None, found):
             raise ConfigurationError(
-                f"this state is of tenant {self.tenant!r}: ask the state that was opened without one for {found!r}"
+                f"this state is of tenant {self.tenant!r}: open tenant {found!r} from the state without a tenant"
             )
         return found
 
     async def _maintain(
         self, runner_of: Callable[[Any], Any], months: int, drop_older_than: int | None, stream_ttl: timedelta
     ) -> MaintenanceReport:
-        """Maintain all, tenant after tenant where they are kept apart; a tenant's state only rows of its own."""
+        """Maintain all tenants one by one if tables keep them apart. A tenant's state maintains only its own rows."""
         runner = runner_of(self._database)
         if self.tenant is not None:
             await runner.run(journal.recover, self._queries, 0.0, is_known_dead, self._recorder.own_runs())
@@ -289,8 +289,8 @@ class _State:
         """Return a copy of a graph whose runs, spans and events are recorded.
 
         Raises:
-            ConfigurationError: If the graph runs elsewhere, or if the graph lacks a channel named in `project=`,
-                or does not fit JSON.
+            ConfigurationError: If the graph runs on another server, lacks a channel named in `project=`, or has one
+                there that does not fit JSON.
         """
         if self._project:
             check_projectable(graph, self._project)
@@ -319,13 +319,13 @@ class PGState(_State):
         runs: The queue: enqueue runs, wait for them, cancel and retry them. Their history: status, usage, cost, the
             checkpoints they made.
         schedules: Schedules, which enqueue runs at times.
-        webhooks: Webhooks, which tell the ends of runs: those that failed, and their delivery.
+        webhooks: Webhooks, which report the ends of runs: failed webhooks, and their repeated delivery.
         assistants: Assistants: graphs with a config and a context of their own, for the server.
         files: Files of agents, in versions; for deepagents as `PGFiles(state, namespace=…)`.
         spans: Traces, and statistics of tools.
         tools: The ledger of tool executions.
         memory: Long-term memory, LangGraph's store.
-        messages: Conversations, what a model is shown of them, and full-text search.
+        messages: Conversations, the part of them that a model is shown, and full-text search.
         events: The audit trail.
         audit: Chains of events by hashes, if `setup(audit=True)` has turned them on.
         privacy: Export and erasure of what is stored about a person.
@@ -373,9 +373,9 @@ class PGState(_State):
         )
         self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = PGStateSaver.over(database, self._saver_options(options), self._hooks(options))
-        # A graph or a ledger keeps the state, which would close the connections that they use.
+        # Keep this state while graphs or ledgers use `database`: a collected state closes its connections.
         database.owner = self
-        # Objects that `close` closes, besides its own parts.
+        # Objects that `close` closes, besides the state's own parts.
         self._resources, self._at_exit = ExitStack(), AtExit(self, type(self).close)
 
     @classmethod
@@ -428,10 +428,10 @@ class PGState(_State):
         return state
 
     def for_tenant(self, tenant: str) -> Self:
-        """Return the state of a tenant over the same connections, whose rows alone it sees and writes.
+        """Return a tenant's state over the same connections. It sees and writes only this tenant's rows.
 
-        The same object for each call. It has a recorder and caches of its own, and is closed with this one, or by its
-        `close` before: then the next call makes another.
+        Each call returns the same object, with a recorder and caches of its own. It is closed with this state or by its
+        own `close`; then the next call makes another.
 
         Args:
             tenant: The tenant.
@@ -488,14 +488,14 @@ class PGState(_State):
 
         Args:
             tenant: The tenant of all rows.
-            tenant_from: Else where a thread's tenant is: `tenant_id`, `user_id` or `metadata.KEY`. Rows of no thread
-                have it themselves, if at all.
-            otherwise: The tenant of rows that have none by it.
-            namespace_part: Number of the label in namespaces of memories and files that is their tenant, from 1.
+            tenant_from: Where a thread's tenant is found if `tenant` is not given: `tenant_id`, `user_id` or
+                `metadata.KEY`. A row of no thread is read itself.
+            otherwise: The tenant of rows for which `tenant_from` finds none.
+            namespace_part: Position, from 1, of the tenant's label in the namespaces of memories and files.
             operators: Roles that see the rows of all tenants.
             workers: Roles that may list the names of the tenants, besides the owner.
-            switch: Whether tenants are kept apart at the end. Else all is made ready for it, and nothing changes for
-                the application.
+            switch: Whether the move ends by keeping tenants apart. If not, it only prepares this, and nothing changes
+                for the application.
             progress: Called after each batch.
 
         Raises:
@@ -589,7 +589,7 @@ class PGState(_State):
 
     @cached_property
     def webhooks(self) -> Webhooks:
-        """Webhooks, which tell the ends of runs."""
+        """Webhooks, which report the ends of runs."""
         return Webhooks(self._database, self._queries, self._webhook_settings)
 
     @cached_property
@@ -671,7 +671,7 @@ class PGState(_State):
         worker could claim are made ready. What was done is stored with the sizes of the tables; see `overview`.
 
         Args:
-            months: How many months ahead.
+            months: Number of coming months whose partitions are made.
             drop_older_than: Drop the spans of months that ended so many months ago; all are kept when left out.
             stream_ttl: Time for which events of runs are kept at least; longer while the run is in the queue. They
                 are dropped by days (UTC).
@@ -717,8 +717,8 @@ class PGState(_State):
     def close(self) -> None:
         """Write waiting records, and disconnect if `open` has connected. Safe to repeat.
 
-        Call it before you close a pool of your own, and at the latest when the process exits if you use no `with`
-        block: what is still open then is closed in a few seconds. In a forked child it does nothing.
+        Call it before you close a pool of your own. A state that is still open when the process exits is closed within
+        a few seconds. In a forked child, `close` does nothing.
 
         Raises:
             PGStateError: If waiting records could not be written.
@@ -780,7 +780,7 @@ class AsyncPGState(_State):
         )
         self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = AsyncPGStateSaver.over(database, self._saver_options(options), self._hooks(options))
-        # A graph or a ledger keeps the state, which would close the connections that they use.
+        # Keep this state while graphs or ledgers use `database`: a collected state closes its connections.
         database.owner = self
         self._resources, self._at_exit = AsyncExitStack(), AtExit(self, type(self)._close_at_exit)
 
@@ -932,7 +932,7 @@ class AsyncPGState(_State):
 
     @cached_property
     def webhooks(self) -> AsyncWebhooks:
-        """Webhooks, which tell the ends of runs."""
+        """Webhooks, which report the ends of runs."""
         return AsyncWebhooks(self._database, self._queries, self._webhook_settings)
 
     @cached_property
@@ -1048,10 +1048,10 @@ class AsyncPGState(_State):
             await self._stop()
 
     def _close_at_exit(self) -> None:
-        """Write waiting records. The sessions end with the process; the event loop has ended before it, mostly."""
+        """Write waiting records at exit. Sessions end with the process, usually after the event loop has ended."""
         loop = self.saver.loop
         if loop is not None and loop.is_running():
-            # It runs in a daemon thread.
+            # The event loop still runs in a daemon thread.
             asyncio.run_coroutine_threadsafe(self.close(), loop).result(_EXIT_SECONDS)
         else:
             self._recorder.write_at_exit()
@@ -1091,5 +1091,5 @@ def core_of(state: PGState | AsyncPGState) -> Core:
 
 
 def tenant_state(state: S, tenant: str) -> S:
-    """Return a state of a tenant as `for_tenant` does, but a new one, which the caller closes."""
+    """Return a new state of a tenant, as `for_tenant` does. The caller closes it."""
     return state._made_for(state._check_tenant(tenant))

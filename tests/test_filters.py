@@ -43,5 +43,5 @@ def test_an_unknown_filter_is_refused_before_anything_is_asked(name: str, dsn: s
     closed = psycopg.connect(dsn)
     closed.close()
     call, _, arguments = CALLS[name]
-    with pytest.raises(TypeError, match="no filter 'usr_id'"):
+    with pytest.raises(TypeError, match="not 'usr_id'"):
         call(PGState(closed))(*arguments, usr_id="ann")

@@ -33,7 +33,7 @@ def test_a_list_by_offset_has_a_known_order() -> None:
         "by": "age",
         "ascending": True,
     }
-    with pytest.raises(ConfigurationError, match="things are sorted by name, age, not 'size'"):
+    with pytest.raises(ConfigurationError, match="by must be one of name, age for a list of things, not 'size'"):
         sorting_of({"by": "size"}, "things", ("name", "age"))
     with pytest.raises(ConfigurationError, match="ascending"):
         sorting_of({"ascending": "yes"}, "things", ("name",))

@@ -232,12 +232,12 @@ class Admin:
     ) -> CheckReport:
         """Read every checkpoint, follow its references, and report defects. Read-only, page by page.
 
-        Also compares the recorded messages of each checkpoint with those of its state.
+        Also compares the recorded messages of each checkpoint with the messages in its state.
 
         Args:
             thread_id: The thread; by default all threads.
             deep: Also decode every value with the serializer.
-            types: List the stored types outside LangGraph, including those of answers and tool results. Reads every
+            types: List the stored types outside LangGraph, including types of answers and tool results. Reads every
                 value and builds none. Cannot be combined with `deep`.
             progress: Called after each thread.
 
@@ -277,7 +277,7 @@ class Admin:
         continues. Programs must have been given the new master key before, and may forget the old one afterwards.
 
         Args:
-            every: Also those that this master key has wrapped already: the service has a new version of it.
+            every: Also wrap keys again that the first master key has wrapped, for example after it was rotated.
             progress: Called with the number of keys so far.
 
         Raises:
@@ -294,16 +294,16 @@ class Admin:
         wait: bool = True,
         progress: rotation.OnProgress | None = None,
     ) -> RotationReport:
-        """Make new data keys, encrypt again all that the old ones encrypt, and retire these. The application may run.
+        """Make new data keys, encrypt the old keys' values again, and retire the old keys. The application may run.
 
-        Rows are stored again in small transactions, unless they are changed meanwhile. Then it waits until other
-        processes, which have data keys in memory for `cache_for`, have asked for the new ones, looks for what they have
-        written until then, and retires the old keys. These stay in the table, for archives and dumps.
+        Rows are stored again in small transactions. Other processes use the old keys from memory for `cache_for`. After
+        this time, rows that they wrote meanwhile are encrypted again, too, and the old keys are retired. Retired keys
+        stay in the table, for archives and dumps.
 
         If interrupted, a repeated call continues with the same keys. A new rotation begins after its end.
 
         Args:
-            scope: The name of a data key; by default those of all scopes.
+            scope: The name of a data key; by default the data keys of all scopes.
             wait: Whether to wait for other processes. Otherwise a later call ends the rotation.
             progress: Called after each page.
 
@@ -312,17 +312,17 @@ class Admin:
 
         Raises:
             ConfigurationError: If there is no encryption.
-            KeyUnavailableError: If a master key does not answer. What was encrypted again stays so.
+            KeyUnavailableError: If a master key does not respond. Values that were encrypted again stay so.
         """
         self._database.run(schemas.check_version, self._queries)
         return rotation.rotate(self._database, self._keys(), self._queries, scope, wait, progress)
 
     def encrypt(self, *, progress: rotation.OnProgress | None = None) -> RotationReport:
-        """Encrypt what is stored in plain text, in small transactions. The application may run; safe to repeat.
+        """Encrypt values that are stored in plain text, in small transactions. The application may run; safe to repeat.
 
         Raises:
             ConfigurationError: If there is no encryption, or it does not have `accept_plain`.
-            KeyUnavailableError: If a master key does not answer. What was encrypted stays so.
+            KeyUnavailableError: If a master key does not respond. Values that were encrypted stay so.
         """
         keys = self._keys()
         if not keys.encryption.accept_plain:
@@ -404,9 +404,9 @@ class Admin:
                 replaced by the source's, others are kept as another branch. Threads continued here with a newer state
                 version are reported instead.
             verify: Read each thread from both sides afterwards and compare.
-            decrypt_with: LangGraph's `EncryptedSerializer` of the old application, to store what it has encrypted as
-                it was before, under the encryption of this object if it has one. Otherwise it is copied as it is, and
-                only a saver with that serializer can read it.
+            decrypt_with: LangGraph's `EncryptedSerializer` of the old application. Values that it encrypted are
+                decrypted, and stored with this object's `encryption` if there is one. By default they are copied
+                unchanged, and only a saver with that serializer can read them.
             progress: Called after each thread.
 
         Raises:
@@ -505,12 +505,12 @@ class Admin:
     ) -> MemoryTransferReport:
         """Copy items from the tables of LangGraph's own store, `store` and `store_vectors`. The source is only read.
 
-        In transactions of at most a few hundred items, each of which is compared afterwards. Items that change
-        meanwhile are copied again, in five passes at most. If programs go on writing, some items remain for the next
-        call. If an item exists here already, the value that was stored last wins, and a replaced value stays as a
-        version. If interrupted, a repeated call continues. An item that was deleted in the source after the copy stays
-        here. Embeddings are copied if an index of this schema has their number of dimensions and embeds the same
-        fields. So call `setup` of the new store before. Other items are embedded later, like items whose model failed.
+        Items are copied in transactions of at most a few hundred, and compared afterwards. Items that change meanwhile
+        are copied again, in at most five passes. If programs go on writing, some items remain for the next call. If an
+        item exists here already, the value that was stored last wins, and a replaced value stays as a version. If
+        interrupted, a repeated call continues. An item that was deleted in the source after the copy stays here.
+        Embeddings are copied if an index of this schema has their number of dimensions and embeds the same fields. So
+        call `setup` of the new store before. Other items are embedded later, like items whose model failed.
 
         Args:
             source_dsn: The database of the old application; may be the same one.

@@ -17,7 +17,7 @@ GAUGES: Final = {
     "queue_oldest_run_seconds": "Longest time for which a run has been pending (since it was due) or running.",
     "queue_unaccepted_runs": "Pending runs that no living worker accepts.",
     "queue_workers": "Living workers that serve the queue.",
-    "queue_worker_slots": "Runs that the living workers of the queue run at once at most.",
+    "queue_worker_slots": "Maximum number of runs that the living workers of the queue run at once.",
     "running_runs": "Running runs, of the queue and of graphs that were invoked directly.",
     "oldest_running_run_seconds": "Time since the oldest running run began.",
     "stuck_runs": "Running runs whose process has died, and that are not ended yet.",
@@ -37,7 +37,7 @@ GAUGES: Final = {
     "oldest_pending_webhook_seconds": "Time since the end of the run whose webhook has waited longest.",
     "recent_failed_webhooks": "Webhooks of runs of the last day that could not be delivered.",
     "pending_span_exports": "Batches of ended spans that the exporter of traces has not sent yet.",
-    "oldest_pending_span_export_seconds": "Age of the oldest of these batches.",
+    "oldest_pending_span_export_seconds": "Age of the oldest batch of ended spans that is not exported yet.",
     "expired_threads": "Threads that have expired and are not deleted yet.",
     "oldest_expired_thread_seconds": "Time since the first of the threads that are not deleted yet expired.",
 }

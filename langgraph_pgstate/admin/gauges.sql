@@ -20,7 +20,7 @@ FROM (
 GROUP BY q.queue, q.graph, q.version, q.status;
 
 -- name: count_workers
--- Return the number of living workers and of the runs that they run at once at most, by queue.
+-- Return the number of living workers, and the maximum number of runs that they run at once, by queue.
 SELECT served.queue, count(*), sum(w.concurrency)::bigint
 FROM /*schema*/workers w CROSS JOIN LATERAL unnest(w.queues) AS served (queue)
 WHERE w.seen_at > now() - interval '30 seconds'

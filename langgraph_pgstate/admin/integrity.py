@@ -344,7 +344,7 @@ def _decode_result(codec: ValueCodec, type_: str, data: bytes) -> None:
 
 
 def _reason(decode: Callable[[], Any]) -> str | None:
-    """Return why something does not decode, or `None` if it does."""
+    """Return why a value does not decode; `None` if it decodes."""
     try:
         decode()
     except Exception as error:

@@ -49,7 +49,7 @@ async def maintain(
         tenants: The databases of the tenants; `None` if tenants are not kept apart.
         months: Number of months ahead for which partitions are made.
         drop_older_than: Drop the spans of months that lie entirely more than this many months before the current one.
-        stream_ttl: Least time for which events of runs are kept. Events are dropped by days (UTC).
+        stream_ttl: Minimum time for which events of runs are kept. Events are dropped by days (UTC).
     """
     begun, run = time.monotonic(), runner.run
     made = await run(partitions.make_months, queries, months, strayed=True)
@@ -72,7 +72,7 @@ async def maintain(
 
 
 async def maintain_rows(runner: Runner, queries: Queries) -> MaintenanceReport:
-    """End the runs of dead processes, and remove expired rows, of one tenant or of all."""
+    """End the runs of dead processes and remove expired rows, for one tenant or for all tenants."""
     run = runner.run
     settled = await _settle_dead_runs(runner, queries)
     swept = await run(guards.sweep, queries)

@@ -53,7 +53,7 @@ async def _slowest(db: Connection, queries: Queries, schema: str) -> tuple[SlowS
     try:
         rows = await db.fetch(extension_queries(schema).list_slow_statements, parameters)
     except Exception as error:
-        # Operations see the driver's errors, not translated ones.
+        # The driver's errors are not yet translated when an operation sees them.
         if db.is_in_transaction or getattr(error, "sqlstate", None) not in _NOT_THERE:
             raise
         return None
@@ -93,5 +93,5 @@ async def count_orphan_writes(db: Connection, queries: Queries, tables: Sequence
 
 
 async def get_thread_size(db: Connection, queries: Queries, thread_id: str) -> ThreadSize:
-    """Return the size of one thread; all zero if there is none."""
+    """Return the size of one thread; all zero if the thread does not exist."""
     return ThreadSize(*(await db.fetch(queries.get_thread_size, {"thread_id": thread_id}))[0])

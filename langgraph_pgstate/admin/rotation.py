@@ -1,4 +1,4 @@
-"""Encryption of what is stored: again under newer data keys, or of what is plain. Page by page, beside applications."""
+"""Encryption of stored values that are plain or under older data keys, page by page, while applications run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from langgraph_pgstate.schema.resealing import reseal_page
 
 OnProgress = Callable[[RotationProgress], None]
 
-# After the time for which other processes use a replaced key from memory, what they have sent is committed.
+# Time for other processes to commit what they encrypted under a replaced key just before it left their memory.
 _MARGIN_SECONDS: Final = 5.0
 
 
 def rotate(
     database: Database, keys: KeyRing, queries: Queries, scope: str | None, wait: bool, progress: OnProgress | None
 ) -> RotationReport:
-    """Make new data keys, encrypt all that older ones encrypt again, and retire these. See `Admin.rotate_keys`."""
+    """Make new data keys, encrypt again all values under older keys, and retire these. See `Admin.rotate_keys`."""
     report, settled = RotationReport(), keys.encryption.cache_seconds + _MARGIN_SECONDS
     if not database.run(list_replaced, queries):
         report.keys = run_blocking(replace_keys(KeyLoader(database), keys, scope))
@@ -43,7 +43,7 @@ def rotate(
                 progress(RotationProgress("", report.rows, report.values, missing))
             time.sleep(missing)
         elif report.problems or (found and report.values == before):
-            # Another pass would find the same.
+            # Another pass would find the same values.
             return report
         elif not found:
             report.retired = database.run(retire_keys, queries, [*ages])
@@ -52,7 +52,7 @@ def rotate(
 
 
 def encrypt(database: Database, keys: KeyRing, queries: Queries, progress: OnProgress | None) -> RotationReport:
-    """Encrypt what is stored in plain text. See `Admin.encrypt`."""
+    """Encrypt values that are stored in plain text. See `Admin.encrypt`."""
     report = RotationReport()
     _pass(database, keys, queries, report, progress, {None})
     return report
@@ -66,7 +66,7 @@ def _pass(
     progress: OnProgress | None,
     wanted: Set[str | None],
 ) -> int:
-    """Look at every value once, and return how many were wanted."""
+    """Encrypt all values under the `wanted` keys (`None`: plain values), and return how many were found."""
     found, problems = 0, list[Problem]()
     report.rows = 0
     for table in KEYS:

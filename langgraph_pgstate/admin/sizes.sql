@@ -10,7 +10,7 @@ WHERE relnamespace = to_regnamespace(:schema::text) AND relkind IN ('r', 'p')
 ORDER BY relname;
 
 -- name: count_rows
--- Return the exact numbers of rows. Scans the tables, so it is only for small ones.
+-- Return the exact numbers of rows. Scans the tables, so it is only for small tables.
 SELECT 'threads', count(*) FROM /*schema*/threads
 UNION ALL SELECT 'checkpoints', count(*) FROM /*schema*/checkpoints
 UNION ALL SELECT 'segments', count(*) FROM /*schema*/segments
@@ -18,7 +18,7 @@ UNION ALL SELECT 'writes', count(*) FROM /*schema*/writes
 UNION ALL SELECT 'migrations', count(*) FROM /*schema*/migrations;
 
 -- name: count_all_orphan_writes
--- Return the number of rows of pending writes without a checkpoint. Scans both tables, so it is only for small ones.
+-- Return the number of rows of pending writes without a checkpoint. Scans both tables, so it is only for small tables.
 SELECT count(*) FROM /*schema*/writes w WHERE NOT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints c
     WHERE c.thread_id = w.thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id

@@ -111,7 +111,7 @@ class Store(Protocol):
         ...
 
     async def records(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
-        """Return some checkpoints. Those that neither exist nor have pending writes are left out."""
+        """Return some checkpoints. Checkpoints that neither exist nor have pending writes are left out."""
         ...
 
     async def values(self, namespace: str, keys: Sequence[Hashable]) -> dict[Hashable, Encoded]:
@@ -298,7 +298,7 @@ class _Copy:
                     self._differ(namespace, id, f"the value of channel {channel!r} differs")
 
     async def _reads_the_same(self, namespace: str, channel: str, record: Record, known: Record) -> bool:
-        """Return whether two values are equal when read. Their bytes differ, or only one of them is in the row."""
+        """Return whether two values are equal when read, although their bytes or their places differ."""
         values = []
         for store, side in ((self._source, record), (self._target, known)):
             stored = side.stored.get(channel)

@@ -128,7 +128,7 @@ class LangGraphStore:
     async def digests(self, namespace: str, stored: Sequence[Stored]) -> dict[Hashable, tuple[str, bytes]]:
         """Return type and SHA-256 of some values, computed by the server. One round trip.
 
-        Without those that are decrypted, which are compared as they are then.
+        Empty if values are decrypted, because they are then compared in decrypted form.
         """
         if self._cipher is not None:
             return {}

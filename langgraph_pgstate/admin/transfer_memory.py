@@ -32,9 +32,9 @@ from langgraph_pgstate.schema.queries import (
 
 PAGE: Final = 500
 _PAGE_BYTES: Final = 8 * 1024 * 1024
-# Most passes. With a program that never stops writing, there would be no last pass.
+# Maximum number of passes. A program that never stops writing would otherwise keep the copy going.
 _PASSES: Final = 5
-# A transaction may begin before a pass and end after it.
+# Later passes read from this long before the last one: a transaction may begin before a pass and commit after it.
 _MARGIN: Final = timedelta(minutes=1)
 _IMPORTED_BY: Final = "import-langgraph"
 _TYPES: Final = ("vector", "halfvec")
@@ -94,7 +94,7 @@ class Side(Protocol):
         ...
 
     async def stored(self, db: Connection, items: Sequence[Item]) -> dict[Key, Item]:
-        """Return the items of some names as this side has them, with embeddings."""
+        """Return this side's items of some names, with embeddings."""
         ...
 
     def refusal(self, item: Item) -> str | None:
@@ -209,7 +209,7 @@ class Transfer:
 
 
 def _parsed(content: str) -> Any:
-    # What was encrypted is not as PostgreSQL writes it.
+    # Compare parsed values, because decrypted JSON is not formatted as PostgreSQL formats it.
     return json.loads(content, parse_float=Decimal)
 
 
@@ -295,7 +295,7 @@ class OurSide:
             return [*(await self._items(db, rows)).values()]
 
     async def stored(self, db: Connection, items: Sequence[Item]) -> dict[Key, Item]:
-        """Return what items hold."""
+        """Return the contents of items."""
         return await self._items(db, await db.fetch(self._queries.get_stored_memories, _names(items)))
 
     async def _items(self, db: Connection, rows: Rows) -> dict[Key, Item]:
@@ -402,7 +402,7 @@ class TheirSide:
             return [*(await self._items(db, rows)).values()]
 
     async def stored(self, db: Connection, items: Sequence[Item]) -> dict[Key, Item]:
-        """Return what items hold."""
+        """Return the contents of items."""
         return await self._items(db, await db.fetch(self._queries.get_items, _prefixes(items)))
 
     async def _items(self, db: Connection, rows: Rows) -> dict[Key, Item]:
@@ -455,13 +455,13 @@ def _on_type(query: NamedQuery, extension: str) -> NamedQuery:
 
 
 async def our_side(db: Connection, queries: Queries, language: str, choose: Any) -> OurSide:
-    """Return this package's tables as a side; `choose` returns one of their indexes, or none."""
+    """Return this package's tables as a side. `choose` selects one of their indexes, or none."""
     indexes = await stored_indexes(db, queries)
     return OurSide(queries, choose(indexes), indexes, language)
 
 
 async def find_vectors(db: Connection, queries: Queries, theirs: Queries) -> TheirVectors | None:
-    """Return the table of embeddings of LangGraph's store, if there is one of a type that can be copied.
+    """Return the table of embeddings of LangGraph's store, if it exists and its type can be copied.
 
     Raises:
         SourceMissingError: If there is no store.
@@ -526,7 +526,7 @@ def fitting_index(indexes: Sequence[OpenIndex], name: str | None, vectors: Their
         if vectors is None or vectors.dims != index.index.dims:
             has = "none" if vectors is None else f"some of {vectors.dims:,} dimensions"
             raise ConfigurationError(
-                f"index {name!r} takes embeddings of {index.index.dims:,} dimensions, and the store has {has}"
+                f"index {name!r} takes embeddings of {index.index.dims:,} dimensions, but the store has {has}"
             )
         return index
     fitting = [one for one in indexes if vectors is not None and one.index.dims == vectors.dims]

@@ -61,7 +61,7 @@ class PGStateStore:
         self.db = db
         self._queries, self._codec, self._thread_id = queries, codec, thread_id
         self._manifests: OrderedDict[tuple[str, str], Manifest] = OrderedDict()
-        # By channel and version, the checkpoint that last stored it.
+        # By channel and version: the checkpoint that last stored this value.
         self._homes: OrderedDict[tuple[str, str, Any], str] = OrderedDict()
         self._digests: dict[Hashable, tuple[str, bytes]] = {}
 
@@ -109,7 +109,7 @@ class PGStateStore:
             return Encoded(type_, data)
 
     def plain(self, value: Encoded) -> Any:
-        """Return a value of JSON types. Values in a format of the application's serializer are decoded by it."""
+        """Return a value of JSON types. The application's serializer decodes values in its own format."""
         if self._codec.is_native:
             return plain_value(value) if value.type != TYPE_INT else int(value.data)
         return self._codec.plain.loads(value.type, value.data, "a plain value")
@@ -130,13 +130,13 @@ class PGStateStore:
         for portion in _portions([value for value in stored if value.key not in found]):
             for key, value in (await self.values(namespace, portion)).items():
                 found[key] = digest(value.type, value.data)
-        # The next page needs most of these values again.
+        # Keep the digests, because the next page needs most of them again.
         self._digests = found
         return found
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:
         """Return the channels whose version no known checkpoint has."""
-        # An existing checkpoint that only differs keeps its values.
+        # A checkpoint that exists in the target keeps its values, even if it differs.
         known = {id for record in records if record.exists for id in (record.checkpoint_id, record.parent_id) if id}
         await self._load(namespace, [id for id in known if (namespace, id) not in self._manifests])
         missing: dict[str, list[str]] = {}

@@ -89,7 +89,7 @@ async def _upcast(
     report.outdated += 1
     try:
         before, manifest = load_tuple(codec, row, segments, (), sends)
-        # Decoded again, because an upcaster may change its argument.
+        # Decode the checkpoint again, because an upcaster may change its argument.
         after = states.upcast(load_tuple(codec, row, segments, (), sends)[0], row.state_version)
         _count_changes(codec, before, after, report)
         if report.dry_run:

@@ -157,7 +157,7 @@ class AsyncAssistants:
         Args:
             assistant_id: The assistant.
             metadata: Only versions whose metadata contain this.
-            limit: Most versions to return, 1,000 at most.
+            limit: Maximum number of versions, at most 1,000.
             offset: Number of versions to skip.
 
         Raises:

@@ -55,7 +55,7 @@ WHERE assistant_id = :assistant_id::text AND EXISTS (
 );
 
 -- name: find_schedules_of_others
--- Return a row if a schedule names an assistant that is none of those a caller may delete with it.
+-- Return a row if a schedule that the caller may not delete names the assistant.
 -- matches: threads.metadata from thread_scope
 -- matches: schedules.metadata from scope
 SELECT 1 FROM /*schema*/schedules s
@@ -120,7 +120,7 @@ ORDER BY
 LIMIT :page_size OFFSET :offset;
 
 -- name: count_selected_assistants
--- Return how many assistants there are of those that `sort_assistants` returns.
+-- Return the number of assistants that match the filters of `sort_assistants`.
 -- leaves: assistant_versions.data
 -- leaves: assistant_versions.description
 -- matches: assistant_versions.metadata from metadata

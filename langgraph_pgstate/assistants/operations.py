@@ -49,7 +49,7 @@ EVERYBODY: Final = Access()
 
 
 def request_access(scope: Scope | None, owner_id: str | None) -> Access:
-    """Validate the limits of what a caller may see.
+    """Validate the limits of the assistants that a caller may see.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -97,7 +97,7 @@ async def create(
         codec: Decodes the assistant.
         assistant_id: Id of the assistant; a new id by default.
         fields: The result of `request_fields`, with a graph.
-        access: What the caller may see. An existing assistant is returned only if it is visible.
+        access: Limits of the assistants that the caller may see. An existing assistant is returned only within them.
         refuses: Whether an existing assistant is refused.
         owner_id: The server's user who owns the assistant.
 
@@ -170,7 +170,7 @@ async def delete(
         db: The connection.
         queries: The queries of the schema.
         assistant_id: The assistant.
-        access: What the caller may delete.
+        access: Limits of the assistants that the caller may delete.
         schedules: Query parameters for the schedules that the caller may delete; by default all.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Types of assistants: what they are, their fields, and the filters of their lists."""
+"""Types of assistants, of their fields, and of the filters of their lists."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class SortedAssistants(AssistantSelection, total=False):
 
     Attributes:
         by: The column to sort by: `created_at` by default, `updated_at`, `assistant_id`, `graph` or `name`.
-        ascending: Whether the least value comes first; false by default.
+        ascending: Whether the smallest value comes first; false by default.
         offset: Number of assistants to skip.
-        limit: Most assistants to return, 1,000 at most; 20 by default.
+        limit: Maximum number of assistants, at most 1,000; 20 by default.
     """
 
     by: Literal["created_at", "updated_at", "assistant_id", "graph", "name"]

@@ -20,7 +20,7 @@ class Batch(NamedTuple):
     """The statements of one put, to be sent as one transaction.
 
     Attributes:
-        statements: Those of the guard, the one that stores the checkpoint, and those of the hook, in this order.
+        statements: The guard's statements, the statement of the checkpoint, and the hook's statements, in this order.
         position: Index of the statement that stores the checkpoint. It affects no row if a base was changed.
         replaces: Whether the batch replaces a checkpoint of the same id. If not, such a checkpoint makes it fail.
         is_recorded: Whether the batch stores rows of the hook.

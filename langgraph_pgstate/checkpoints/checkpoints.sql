@@ -137,9 +137,9 @@ SELECT
 FROM required;
 
 -- name: replace_checkpoint
--- Store a checkpoint, or replace the one of its id, with any new segments, and lock its base if it has one; the
--- thread's row is inserted or updated if `touches` says so. Affects no row if that of the thread, or the base, is
--- missing, and fails if the thread is archived.
+-- Store a checkpoint, or replace the checkpoint of its id, with any number of new segments. Lock its base, if any, and
+-- insert or update the thread's row if `touches` says so. Affects no row if the thread's row or the base is missing.
+-- Fails if the thread is archived.
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry
@@ -175,7 +175,7 @@ WITH base AS MATERIALIZED (
         -- The cast fails with the text as the message.
         version = CASE WHEN threads.archived_at IS NULL THEN threads.version
             ELSE ('pgstate-guard:archived:' || threads.archive_id || ';')::integer END,
-        -- In UTC, because addition in the session's time zone is not immutable, as Citus requires here.
+        -- Use UTC, because addition in the session's time zone is not immutable, as Citus requires here.
         expires_at = coalesce(
             ((excluded.updated_at AT TIME ZONE 'UTC') + threads.ttl) AT TIME ZONE 'UTC', threads.expires_at
         )
@@ -248,7 +248,7 @@ UNION ALL
 SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL, NULL
 FROM /*schema*/segments s
 WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
-    -- A second look at the row takes less time than a common table expression.
+    -- Reading the row twice takes less time than a common table expression.
     SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END
     FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
@@ -287,7 +287,7 @@ WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
     SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END FROM head
 )::integer[])
 UNION ALL
--- With the collation of `c`, because otherwise the parts take two steps to append.
+-- Use the collation of `c`, because otherwise the parts take two steps to append.
 SELECT 2, w.task_id, w.task_path, w.checkpoint_id COLLATE "default", w.idx, w.data, NULL, NULL
 FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
@@ -608,8 +608,8 @@ WHERE thread_id = :thread_id AND checkpoint_ns = '' AND run_id = ANY(:run_ids::t
 
 -- name: delete_runs
 -- Delete some runs from a thread: their checkpoints with the messages first stored there, writes on those checkpoints,
--- the runs' other writes in the thread, and their records. Tool executions are kept, and so is what was copied from
--- another thread.
+-- the runs' other writes in the thread, and their records. Tool executions, and rows copied from another thread, are
+-- kept.
 WITH gone AS (
     DELETE FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE

@@ -1,9 +1,9 @@
 """The DeltaChannels of this process's graphs, and the values that their reducers make of stored writes.
 
 Most checkpoints hold no value of a DeltaChannel; its reducer computes the value from stored writes. Reducers differ,
-LangGraph's own from version to version, so the real ones are called. A recorded graph makes its channels known here,
-for the whole process. For an unknown channel, such as one that a command reads without the graph, LangGraph's reducer
-of messages is used if the channel holds messages. Otherwise its writes are appended.
+and LangGraph's own reducer differs from version to version, so the graph's reducer is called. A recorded graph makes
+its channels known here, for the whole process. For an unknown channel, such as one that a command reads without the
+graph, LangGraph's reducer of messages is used if the channel holds messages. Otherwise its writes are appended.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def learn(graph: Any) -> None:
 
 
 def rules_of(name: str) -> MessageRules:
-    """Return the rules of a channel's reducer, as the last graph with such a channel has it."""
+    """Return the rules of a channel's reducer in the last graph that has such a channel."""
     return _rules.get(name) or _assumed_rules()
 
 

@@ -78,7 +78,7 @@ async def read_state(
     """Return a checkpoint and the values of its channels, including DeltaChannels; see `read_states`."""
     found = await get_tuple(db, queries, codec, address)
     if found is None:
-        raise NotFoundError(f"there is no {address}" if address.checkpoint_id else f"there is no {address.thread_id!r}")
+        raise NotFoundError(f"there is no {address if address.checkpoint_id else f'thread {address.thread_id!r}'}")
     load = partial(load_tuple, codec, *found)
     loaded, _ = await db.compute(load) if is_heavy(found) else load()
     if versions is not None:

@@ -1,8 +1,8 @@
 """Chains of events by hashes, which `setup(audit=True)` turns on.
 
-Each statement that inserts events returns their keys. Another one in its transaction appends them to the chains of
-their threads. If chains are off, their tables are empty; each connection checks that every few seconds. The module is
-in this package because a damaged checkpoint is recorded as an event.
+Each statement that inserts events returns their keys. A second statement in the same transaction appends the events to
+the chains of their threads. If chains are off, the tables of chains are empty, and each connection checks every few
+seconds whether chains are on. The module is in this package because a damaged checkpoint is recorded as an event.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def insert_events(db: Connection, queries: Queries, query: NamedQuery, par
 async def release_events(db: Connection, queries: Queries, thread_id: str, event_ids: Sequence[str], why: str) -> None:
     """Record, as an event of the thread, that some of its events are about to be deleted or changed.
 
-    Call it in the transaction that does so. Call `chain` afterwards for the changed ones.
+    Call it in the transaction that deletes or changes them. Call `chain` afterwards for the changed events.
     """
     if not event_ids or not await is_chained(db, queries):
         return

@@ -26,7 +26,7 @@ from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.schema.queries import Queries
 
-# Greater than every id: the cursor of a list's first page.
+# An id greater than every other id: the cursor of a list's first page.
 MAX_ID: Final = "\U0010ffff"
 # Kind of a row of `get_checkpoint`: a checkpoint whose parent no longer exists.
 _CUT: Final = 3
@@ -94,7 +94,7 @@ async def get_latest(db: Connection, queries: Queries, thread_ids: Sequence[str]
     Args:
         db: The connection.
         queries: The queries of the schema.
-        thread_ids: The threads; those without a checkpoint are left out.
+        thread_ids: The threads. Threads without a checkpoint are left out.
         most_bytes: Stored bytes after which no further checkpoint is read.
     """
     rows: dict[str, list[Any]] = defaultdict(list)
@@ -135,7 +135,7 @@ def _sorted(
         elif kind == 2:
             writes.append(WritesRow(a, b, n, data))
         else:
-            # The namespace's newest id: the id of a fork of an older checkpoint must sort after it.
+            # `a` is the namespace's newest id. The id of a fork of an older checkpoint must sort after it.
             advance_ids_past(a)
             found = address if address.checkpoint_id else Address(address.thread_id, address.checkpoint_ns, a)
             head = CheckpointRow(found, b, c, data, ids, n, state_version, kind == _CUT)
@@ -143,7 +143,7 @@ def _sorted(
 
 
 def _is_old(row: CheckpointRow) -> bool:
-    """Return whether a checkpoint is of a format before 4; false if it is damaged. Loading it then raises the error."""
+    """Return whether a checkpoint is of a format before 4. A damaged one is not: loading it raises the error."""
     try:
         return is_old_format(row.decode())
     except CorruptStateError:

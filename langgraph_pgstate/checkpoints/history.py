@@ -78,7 +78,7 @@ async def _read_history(
     channels: Sequence[str],
     states: StateVersions,
 ) -> dict[str, DeltaChannelHistory] | None:
-    """Return the history of a checkpoint's channels; `None` if a checkpoint it read no longer exists."""
+    """Return the history of a checkpoint's channels; `None` if a checkpoint that was read no longer exists."""
     thread_id, namespace, _ = address
     key = {"thread_id": thread_id, "checkpoint_ns": namespace}
     chain: list[str] = []
@@ -96,7 +96,7 @@ async def _read_history(
                 raise CorruptStateError(str(address._replace(checkpoint_id=checkpoint_id)), "it is its own ancestor")
             seen.add(checkpoint_id)
             if is_target:
-                # Skip the target: its writes are pending, and its values are the result.
+                # The history begins at the target's parent: the target's writes are still pending.
                 is_target = False
                 continue
             chain.append(checkpoint_id)

@@ -1,4 +1,4 @@
-"""The differences between the lists of a planned put and those of its parent."""
+"""The differences between the lists of a planned put and the lists of its parent."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _EMPTY_LIST: Final = b"\x90"
 
 @dataclass(frozen=True, slots=True)
 class ListChange:
-    """The difference between a list channel and its parent's.
+    """The difference between a channel's list and the parent's list.
 
     Attributes:
         channel: The channel.
         value: The current list.
         fresh: Positions of elements that the parent's list does not have.
-        is_appended: Whether they follow the parent's unchanged list.
+        is_appended: Whether the fresh elements follow the parent's unchanged list.
         is_known: Whether the difference is certain; otherwise all elements count as fresh.
         digests: Concatenated fingerprints of the elements, if they are known.
     """
@@ -37,13 +37,13 @@ class ListChange:
 
 
 def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListChange]:
-    """Yield the differences between the lists of a planned put and those of its parent, by the plan's fingerprints.
+    """Yield the differences between the lists of a planned put and its parent's, by the plan's fingerprints.
 
     A DeltaChannel is compared only if the put holds a snapshot of it.
 
     Args:
         plan: A complete plan.
-        all_channels: Also yield channels whose version is the parent's, and let no difference be known.
+        all_channels: Also yield channels whose version has not changed, and treat every difference as unknown.
     """
     values = plan.request.checkpoint["channel_values"]
     parent = plan.parent
@@ -84,7 +84,7 @@ def _digests(entry: Entry | None) -> bytes | None:
 
 
 def _fresh(old: Sequence[bytes], new: Sequence[bytes]) -> list[int]:
-    """Return the positions of new elements. Of equal elements, those beyond the old number are new."""
+    """Return the positions of new elements. Of an element that occurs more often than before, the last are new."""
     left = Counter(old)
     fresh = []
     for place, digest in enumerate(new):

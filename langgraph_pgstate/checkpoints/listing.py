@@ -29,7 +29,7 @@ from langgraph_pgstate.schema.queries import NamedQuery, Queries
 _PAGE: Final = 50
 PAGE_BYTES: Final = 1024 * 1024
 """Maximum of stored bytes in a page of several checkpoints."""
-# Larger states of a page are read by another statement, once their number is known.
+# States above this size are read by a second statement, when it is known which of them fit on the page.
 _STATE_BYTES: Final = PAGE_BYTES // _PAGE
 _READ_ATTEMPTS: Final = 3
 _RUN_ID_BYTES: Final = 512
@@ -131,7 +131,7 @@ class Page:
 
     @property
     def is_heavy(self) -> bool:
-        """Whether decoding it takes milliseconds."""
+        """Whether decoding the page takes milliseconds."""
         if not self.segments:
             return False
         states = sum(len(row.state or b"") for row in self.rows)
@@ -180,7 +180,7 @@ class Page:
             if segments.content_size > PAGE_BYTES:
                 segments.contents.clear()
             yield states.upcast(item, row.state_version)
-            # Free this one before the next one is decoded.
+            # Free this checkpoint before the next is decoded.
             del item
 
 
@@ -194,7 +194,7 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
     """
     parameters = listing.parameters
     if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == MAX_ID:
-        # LangGraph replays subgraphs from a checkpoint found this way. The next id must sort after all stored ones.
+        # LangGraph replays subgraphs from a checkpoint found this way. The next id must sort after all stored ids.
         for row in await db.fetch(queries.get_newest, parameters):
             advance_ids_past(row[0])
     page_size = _PAGE if listing.limit is None else min(_PAGE, listing.limit)
@@ -286,7 +286,7 @@ async def _read_states(db: Connection, queries: Queries, rows: Sequence[Checkpoi
 
 async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page: Page) -> set[Address]:
     """Read the values of a page's rows. Return the addresses that no longer exist, as after a prune."""
-    # Read these first: if a checkpoint exists afterwards, its parent's writes existed when they were read.
+    # Read pending sends first: if a checkpoint exists afterwards, its parent's writes existed at that time.
     page.sends = await read_pending_sends(db, queries, codec, page.rows)
     page.segments = {}
     gone = {row.address for row in page.rows if row.state is None}

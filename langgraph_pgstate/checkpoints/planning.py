@@ -32,10 +32,10 @@ _INLINE_BYTES: Final = 96
 # A new value up to this size is stored in the row, because the next superstep may replace it: one row is written
 # instead of two. The first checkpoint that inherits it moves it to a segment.
 _NEW_INLINE_BYTES: Final = 2 * 1024
-# Smaller values share one segment per put. A larger one gets its own segment, which a prune can delete alone.
+# Smaller values share one segment per put. A larger value gets its own segment, so that a prune can delete it alone.
 _SHARED_BYTES: Final = 4 * 1024
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
-# Revisions are never negative, so no row has this one.
+# No row has this revision, because revisions are never negative.
 _NO_REVISION: Final = -1
 _TO_STORE: Final = Scalar(None)
 
@@ -126,7 +126,7 @@ def is_large(value: Any, known: int = 0) -> bool:
     if kind is list:
         return len(value) - known > MANY_ELEMENTS
     if kind is dict:
-        # For example a graph's input.
+        # A dict with a long list, such as a graph's input.
         return any(type(inner) is list and len(inner) > MANY_ELEMENTS for inner in value.values())
     return isinstance(value, str | bytes | bytearray) and len(value) > HEAVY_BYTES
 
@@ -187,7 +187,7 @@ def plan_put(
             if others is None:
                 return PutPlan(request, Manifest(versions, {}), parent=parent)
         if value is not NOTHING:
-            # It is encoded below, so that an incomplete plan encodes nothing. The placeholder keeps the order.
+            # The value is encoded below, so that an incomplete plan encodes nothing. The placeholder keeps the order.
             entries[channel] = _TO_STORE
             given.append(channel)
     for channel in given:

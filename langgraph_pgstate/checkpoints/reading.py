@@ -106,7 +106,7 @@ class Segments:
 
     @property
     def size(self) -> int:
-        """Bytes of all segments after decompression; an estimate for small and cached ones."""
+        """Bytes of all segments after decompression; estimated for small and cached segments."""
         return sum(map(frames.content_size, self._frames.values())) + self.content_size // 2
 
     @property
@@ -169,7 +169,7 @@ def load_tuple(
         parent_config=parent_config(row),  # type: ignore[arg-type]
         pending_writes=load_writes(codec, writes, where),
     )
-    # Copy the versions, because LangGraph increments those of the returned checkpoint in place.
+    # Copy the versions, because LangGraph increments the returned checkpoint's versions in place.
     return loaded, Manifest(dict(state.manifest.versions), entries, row.revision)
 
 

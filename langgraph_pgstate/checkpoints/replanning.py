@@ -110,6 +110,6 @@ def _parent_of(
             try:
                 _, manifest.entries[channel] = load_value(codec, entry, segments, str(row.address))
             except (CorruptStateError, UnsafeTypeError):
-                # Then the list is written in full. Reading the old checkpoint raises the error.
+                # A damaged old list makes the new one be written in full. Reading the old checkpoint raises the error.
                 continue
     return manifest

@@ -29,7 +29,7 @@ _RUN_KEYS: Final = ("run_id",)
 
 
 def check_names(metadata: Mapping[str, Any], keys: ThreadKeys) -> None:
-    """Check that the run, user, tenant and agent can be stored unchanged. A cleaned name could be another's.
+    """Check that the run, user, tenant and agent can be stored unchanged. A changed name could be another person's.
 
     Raises:
         ConfigurationError: If one of them cannot be stored.
@@ -56,7 +56,7 @@ class PutRequest:
         keys: The metadata keys that name the thread's agent, user and tenant.
         root: Manifest of the root checkpoint that a subgraph's checkpoint belongs to, if it is known and needed.
         touches_thread: Whether the thread's row is inserted or updated, too.
-        states: The state versions: the current one, and the upcasters of older ones.
+        states: The current state version, and the upcasters of older versions.
     """
 
     address: Address

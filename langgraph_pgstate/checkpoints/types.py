@@ -14,7 +14,7 @@ class ValueChange:
     Attributes:
         change: `added`, `removed` or `changed`.
         path: Keys, field names and list positions that lead to the difference; empty for the value itself. Positions
-            are those of the second list, or of the first list for a removed item.
+            are in the second list, or in the first list for a removed item.
         before: The first value; `None` if it was added.
         after: The second value; `None` if it was removed.
     """

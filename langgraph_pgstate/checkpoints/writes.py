@@ -135,7 +135,7 @@ async def put_writes(
 ) -> None:
     """Store a task's writes. One statement, and two more if the task has stored other writes before.
 
-    Idempotent: writes to special channels replace the task's earlier ones, and ordinary writes never replace anything.
+    Idempotent: writes to special channels replace the task's earlier writes; ordinary writes replace nothing.
 
     Args:
         db: The connection.

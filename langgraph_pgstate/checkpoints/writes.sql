@@ -1,6 +1,6 @@
 -- name: put_writes
 -- Store rows of pending writes, and return the idx of each row stored. Special channels (negative idx) replace existing
--- rows, ordinary ones never do.
+-- rows, ordinary channels never do.
 -- seals: writes.data by starts, lengths with idx = idxs
 INSERT INTO /*schema*/writes AS stored (
     thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, data
@@ -12,7 +12,7 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SE
     task_path = excluded.task_path,
     run_id = excluded.run_id,
     is_copy = excluded.is_copy,
-    -- The replaced interrupt was another one, so this one starts now.
+    -- The row replaces another interrupt, so this interrupt starts now.
     created_at = CASE WHEN stored.data = excluded.data THEN stored.created_at ELSE excluded.created_at END,
     data = excluded.data
 WHERE stored.idx < 0

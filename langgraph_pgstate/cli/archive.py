@@ -131,7 +131,7 @@ def _put(
 
 
 def print_archived(report: ArchiveReport) -> None:
-    """Print the archived threads, and those that were not archived."""
+    """Print the archived threads, and the threads that were not archived."""
     done = "would be archived" if report.dry_run else "archived"
     size = f"{bytes_in_words(report.bytes)} {'in the database' if report.dry_run else 'stored'}"
     console.print(f"{done}: {count(report.threads, 'thread')} with {count(report.rows, 'row')}, {size}")

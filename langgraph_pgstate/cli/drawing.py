@@ -1,4 +1,4 @@
-"""The names of rich that commands use. Each is imported at its first use: `--help` and `--version` need none."""
+"""The names of rich that commands use, imported at their first use: `--help` and `--version` need none."""
 
 from __future__ import annotations
 

@@ -113,9 +113,7 @@ def log_to_terminal(process: str = "") -> None:
 
 @contextmanager
 def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int, int | None], None]]:
-    """Show on a terminal what is done, the time it took, and an estimate of what is left; yield a function that takes
-    what is done and the total.
-    """
+    """Show the progress of a job on a terminal. Yield a function that takes the finished number and the total."""
     if not errors.is_terminal:
         # rich before 14.3 prints an empty line there even for a bar that is switched off.
         yield lambda done, total: None

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 CANCELLATIONS: Final = ("cancel", "interrupt", "rollback")
 LETTER_ACTIONS: Final = ("list", "retry", "discard")
 _CONFIG: Final = "langgraph.json"
-# Seconds to wait for threads of blocking nodes. After them, the process ends without them.
+# Seconds to wait for threads of blocking nodes. After this time, the process ends without waiting for them.
 _THREAD_SECONDS: Final = 1.0
 # Seconds between two lines that say why a run does not begin.
 _TELL_SECONDS: Final = 2.0

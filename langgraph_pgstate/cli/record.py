@@ -295,7 +295,7 @@ def expire(
 
 
 def _sweep(state: PGState, limit: int | None) -> PruneResult:
-    """Delete or prune expired threads page by page, with a progress bar over those that are expired now."""
+    """Delete or prune expired threads page by page, with a progress bar over the threads that are expired now."""
     total = state.threads.sweep(limit=limit, dry_run=True).threads
     result = PruneResult()
     with job("sweeping expired") as advance:

@@ -90,11 +90,11 @@ def serve(
     if config is not None:
         from langgraph_pgstate.worker.graphs import load_environment
 
-        # Load it before the database is opened, because its environment may name the database.
+        # Load the configuration before the database is opened, because its environment may name the database.
         load_environment(config)
         target = target.with_environment()
     with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:
-        # Made before the fork, so that all processes count together.
+        # The limit is made before the fork, so that all processes count together.
         limit = None if rate_limit is None else RateLimit(rate_limit)
         options: ServerOptions = {"worker": worker, "read_only": read_only, "rate_limit": limit}
         if receipt_key is not None:
@@ -113,7 +113,7 @@ def serve(
 
 
 def _code(work: Callable[[Membership], int], member: Membership) -> int:
-    """Serve in one of several processes. Return its exit code, or end it."""
+    """Serve in one of several processes. Return the exit code, or end the process with it."""
     try:
         leave(work(member))
     except typer.Exit as ended:

@@ -79,7 +79,7 @@ class Target:
         return Encryption.from_environment(os.environ, accept_plain=accept_plain)
 
     def with_environment(self) -> Target:
-        """Return this target, with the DSN of the environment if it has none. A file may have set it meanwhile."""
+        """Return this target, with the environment's DSN if none is given. A file may have changed the environment."""
         return self if self.dsn is not None else replace(self, dsn=dsn_from_environment(os.environ))
 
     @contextmanager
@@ -134,7 +134,7 @@ class Target:
         """Check that the tables exist and are up to date. Writes nothing.
 
         Raises:
-            SchemaError: If there are none, or they are of another version.
+            SchemaError: If the tables are missing or of another version.
         """
         from langgraph_pgstate.state import PGState
 
@@ -149,7 +149,7 @@ class Target:
             options: Options of the state.
 
         Raises:
-            SchemaError: If there are none, or they are of another version.
+            SchemaError: If the tables are missing or of another version.
         """
         from langgraph_pgstate.state import PGState
 
@@ -164,4 +164,4 @@ def _holds_data(directory: Path) -> bool:
     try:
         return (directory / "PG_VERSION").exists()
     except PermissionError:
-        return True  # of another user; opening it says so
+        return True  # It belongs to another user: opening it raises the error.

@@ -161,7 +161,7 @@ def _node(item: CheckpointTuple, parent: CheckpointTuple | None) -> Node:
 
 
 def _nodes(source: str, item: CheckpointTuple, parent: CheckpointTuple | None, new: Sequence[BaseMessage]) -> str:
-    """Return the nodes of a superstep, which have seen newer versions than in the parent."""
+    """Return the nodes of a superstep: the nodes that have seen newer versions of channels than in the parent."""
     if source != "loop":
         return source
     seen = item.checkpoint.get("versions_seen") or {}

@@ -225,7 +225,7 @@ def _import_value_classes() -> frozenset[int]:
     for module in {module for module, _ in SAFE_TYPES}:
         with suppress(ImportError):
             importlib.import_module(module)
-    # Compared by identity, because a metaclass may define `__eq__` and `__hash__`.
+    # Compare classes by identity, because a metaclass may define `__eq__` and `__hash__`.
     return frozenset(
         map(
             id,

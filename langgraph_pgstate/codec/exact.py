@@ -105,7 +105,7 @@ def difference(value: Any, found: Any, path: str = "") -> tuple[str, Any, Any] |
     if isinstance(value, set | frozenset):
         return None if _members(value) == _members(found) else here
     if kind.__module__.partition(".")[0] in sys.stdlib_module_names:
-        # Also compares the time zone and the fold, which `==` ignores.
+        # `repr` also compares the time zone and the fold, which `==` ignores.
         is_same = repr(value) == repr(found) and (value == found or kind is Decimal)
         return None if is_same else here
     if kind.__module__ == "numpy":

@@ -43,12 +43,12 @@ _MIN_COMPRESSED = 40
 MAX_WITH_DICTIONARY: Final = 64 * 1024
 # Level 1 was smaller and faster than level 3 on 64 messages, and within 3 % of level 9 on one message.
 _LEVEL = 1
-# Uses a hash table of 8 KB instead of 64 KB for a message or a state. The output is at most 2 % larger. Compression
-# takes a third less time when other work has filled the processor's caches.
+# A message or a state is compressed with a hash table of 8 KB instead of 64 KB. The output is at most 2 % larger, and
+# compression takes a third less time when other work has filled the processor's caches.
 _MAX_SMALL = 4 * 1024
 _SMALL_HASH_LOG = 11
-# Uses 16 KB for a large value, which stays in the L1 cache: a fifth faster, an eighth more bytes. A put of 200 KB takes
-# 0.89 of the time. Reading takes the same time.
+# A large value gets a hash table of 16 KB, which stays in the L1 cache: compression is a fifth faster, the output an
+# eighth larger. A put of 200 KB takes 0.89 of the time, and reading the same time.
 _LARGE_HASH_LOG = 12
 # Prose, base64 and numbers hardly repeat, so only entropy coding saves bytes. A tiny table takes half of the time, for
 # a fifth more bytes of prose. A put of 200 KB takes 0.86 of the time.
@@ -57,8 +57,9 @@ _PROSE_HASH_LOG = 6
 # code, HTML and logs to 0.48 of their size or less, and prose to 0.51 or more.
 _SAMPLE_SIZE = 4 * 1024
 _MAX_REPETITIVE = 0.5
-# A frame states the size of its content, and memory of this size is allocated before decompression. Two kilobytes can
-# state five gigabytes. Content that is so many times larger than its frame is not stored, and refused when read.
+# A frame states its content's size, and so much memory is allocated before decompression: a frame of 2 KB can state 5
+# GB. So content beyond both limits, in bytes and in multiples of its frame, is stored uncompressed, and such frames are
+# refused.
 MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_TIMES: Final = 64
 # Short-lived content up to this size is stored raw.

@@ -58,7 +58,7 @@ class _MessageShape:
         seed: Seed of its fingerprints, random per process, so that equal fields of two classes differ.
         build: Returns the message with some fields; `None` if validation could change the fields.
         rebuild: Like `build`, for fields that were plain when they were stored.
-        is_plain: Returns whether validation leaves some fields unchanged. Their names must be those of the class.
+        is_plain: Returns whether validation leaves some fields unchanged. The fields must be those of the class.
         prefix: The bytes before the fields in an encoded message.
     """
 
@@ -176,7 +176,7 @@ def _usage_is_plain(usage: Any) -> bool:
     if type(usage) is not dict:
         return False
     if [*usage] == _USAGE_TOTALS:
-        # The common case: no token details.
+        # In the common case, there are no token details.
         read, written, total = usage.values()
         return type(read) is type(written) is type(total) is int
     if not usage.keys() <= _USAGE_KEYS:

@@ -63,12 +63,12 @@ def filter_json(filter: Mapping[str, Any]) -> str:
     plain = {}
     for key, value in filter.items():
         if type(key) is not str:
-            raise ArgumentTypeError(f"filter keys must be strings; {key!r} is {type(key).__name__}")
+            raise ArgumentTypeError(f"filter keys must be strings, not {key!r}")
         plain[key], is_exact = to_json(value)
         if not is_exact and not (type(value) is float and math.isfinite(value)):
             raise ArgumentTypeError(
-                f"filter[{key!r}] is {type(value).__name__}: metadata can be searched for str, int, finite float, "
-                "bool, None, and lists and dicts of them"
+                f"filter[{key!r}] must be a str, int, finite float, bool, None, or a list or dict of these, "
+                f"not {type(value).__name__}"
             )
     return orjson.dumps(plain).decode()
 

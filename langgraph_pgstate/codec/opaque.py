@@ -179,7 +179,7 @@ def plain_value(value: Encoded) -> Any:
     """Return a decoded value that consists only of JSON's types.
 
     Raises:
-        TypeError: If the value contains another type.
+        TypeError: If the value contains a type that JSON lacks.
     """
 
     def refuse(code: int, data: bytes) -> Any:
@@ -199,7 +199,7 @@ def _comparable(data: bytes) -> bytes:
     def keep(code: int, data: bytes) -> Any:
         return ("extension", code, data)
 
-    # Packed again, so that 1, 1.0 and True differ.
+    # Pack the value again, so that 1, 1.0 and True differ.
     return ormsgpack.packb(ormsgpack.unpackb(data, ext_hook=keep, option=UNPACK_OPTIONS), option=UNPACK_OPTIONS)
 
 

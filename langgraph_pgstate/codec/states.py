@@ -1,4 +1,4 @@
-"""A checkpoint's `state`: all but its large values, in one frame.
+"""A checkpoint's `state`: all parts of the checkpoint except its large values, in one frame.
 
     [format, v, ts, channel_versions, versions_seen, updated_channels, manifest, extra, exact_metadata]
 
@@ -8,8 +8,8 @@
 runs are whole segments in consecutive positions, as in nearly all lists. A channel that has a version but no entry is
 empty. `extra` holds keys of the checkpoint that this version of LangGraph does not know.
 
-An encrypted state begins with the number and a digest of the row's `segment_ids`, which stand in clear beside it: so
-that nobody can give a list other segments, or put them in another order.
+An encrypted state begins with the number and a digest of the row's `segment_ids`, which are not encrypted. So
+exchanging or reordering a list's segments is detected.
 """
 
 from __future__ import annotations
@@ -234,9 +234,9 @@ def encode_state(
 
 
 def list_segments(data: bytes, segment_ids: Sequence[int]) -> bytes:
-    """Return a state, ready for encryption, with the segments that its row names.
+    """Return a state for encryption, preceded by the number and a digest of its row's segments.
 
-    A row may name more segments after these.
+    The row may later name more segments after these.
     """
     count = len(segment_ids).to_bytes(_COUNT_BYTES, "big")
     return bytes((frames.LISTED,)) + count + _digest(segment_ids) + data

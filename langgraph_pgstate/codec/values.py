@@ -274,7 +274,7 @@ class ValueCodec:
             except ValueError as error:
                 if str(error) != _HOOK_FAILED:
                     raise
-                # Repeated as in `loads`.
+                # As in `loads`: decoding again raises the error again if the bytes are the cause.
                 self._unpack(array, None)
                 raise KeyboardInterrupt from None
             if type(elements) is not list:

@@ -38,8 +38,8 @@ _PING_SECONDS: Final = 3.0
 _MAX_CURSORS: Final = 64
 # Seconds for which a connection remembers a fact about the database.
 _KNOWN_SECONDS: Final = 10.0
-# Turns of the event loop until LangGraph begins the first node after it began the put of the input. With an eager
-# stream there are five in Python 3.11 and 3.13, else one.
+# Iterations of the event loop between LangGraph's put of the input and its first node: with an eager stream five in
+# Python 3.11 and 3.13, else one.
 _TURNS: Final = 5
 
 
@@ -243,7 +243,7 @@ class BlockingConnection:
                             if begins:
                                 framing.execute(COMMIT, prepare=False)
                         except psycopg.Error as error:
-                            # Raised later, because psycopg would warn that ending the aborted pipeline fails, too.
+                            # Raise it later, because psycopg would warn that ending the aborted pipeline fails, too.
                             refused = error
                             with suppress(psycopg.Error):
                                 pipeline.sync()
@@ -486,7 +486,7 @@ class AsyncConnection:
                             if begins:
                                 await framing.execute(COMMIT, prepare=False)
                         except psycopg.Error as error:
-                            # Raised later, because psycopg would warn that ending the aborted pipeline fails, too.
+                            # Raise it later, because psycopg would warn that ending the aborted pipeline fails, too.
                             refused = error
                             with suppress(psycopg.Error):
                                 await pipeline.sync()
@@ -628,7 +628,7 @@ def _keep_cursor(cursors: dict[bytes, T], text: bytes, cursor: T) -> None:
 
 
 def _free_result(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
-    # Otherwise the connection would hold the last state in memory.
+    # Clear the result, because the connection would otherwise keep the last state in memory.
     if cursor.pgresult is not None:
         cursor.pgresult.clear()
 

@@ -151,8 +151,7 @@ def connection_options(dsn: str, prepare_threshold: int | None, timeout: float) 
     # libpq accepts whole seconds, at least two.
     network = {**_NETWORK, "connect_timeout": max(2, min(_CONNECT_TIMEOUT, int(timeout)))}
     missing = {name: value for name, value in network.items() if name not in given}
-    # Without it, the database's encoding applies, in which most text cannot be sent. `PGCLIENTENCODING` and the DSN may
-    # set another one.
+    # Always use UTF-8, because the encoding of the database, the DSN or `PGCLIENTENCODING` may lack characters.
     return {"autocommit": True, "prepare_threshold": prepare_threshold, **missing, "client_encoding": "utf8"}
 
 
@@ -191,7 +190,8 @@ def _no_answer(error: Exception, settings: PoolSettings) -> UnavailableError:
 def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iterator[ConnectionPool[Any]]:
     """Open a pool, and close it at the end of the block.
 
-    A first connection is made before, because a pool retries after any error in the background until its timeout.
+    A connection is made before the pool, to raise permanent errors at once. A pool retries after any error until its
+    timeout.
 
     Args:
         dsn: The connection string.

@@ -53,14 +53,14 @@ _LINE: Final = re.compile(
     r"(?: of (?P<of>\w+) (?P<values>\w+(?:, \w+)*))?(?P<lenient> if intact)?"
 )
 _SEALED_TEXT: Final = f'"{TEXT_MAGIC}'
-# Of several rows that get one value, none may have content.
+# Parameters that list several rows. Content is bound to one row, so such a list must have one item to get content.
 _OF_SEVERAL: Final = ("thread_ids", "run_ids", "namespaces")
 # Integers that orjson reads as floats.
 _LONG: Final = re.compile(rb"\d{19}")
 _SIMPLE: Final = "pg_catalog.simple"
 _WORD: Final = re.compile(r"\w+")
 _TERM: Final = re.compile(r"((?<!\w)-|)(\w+)")
-# Of a snippet: characters that are searched, words, and characters around each.
+# Limits of a snippet: characters that are searched, found words, and characters around each word.
 _MOST_SEARCHED: Final = 100_000
 _MOST_HITS: Final = 5
 _AROUND: Final = 60
@@ -117,7 +117,7 @@ class Cipher(Protocol):
 
 
 class _Part(NamedTuple):
-    """One line about a column: what the statement does with its content."""
+    """A line that declares what a statement does with the content of a column."""
 
     column: str
     content: Content
@@ -166,11 +166,11 @@ class Contents:
 
         Raises:
             MissingKeysError: If data keys have to be loaded first.
-            ConfigurationError: If it searches in what is encrypted, or stores embeddings that are not allowed.
+            ConfigurationError: If it searches encrypted content, or stores embeddings that are not allowed.
         """
         if self._has_vectors and not cipher.admits_vectors:
             raise ConfigurationError(
-                "embeddings are not encrypted, and tell what texts are about: an index of memories needs "
+                "embeddings are not encrypted, and reveal the topics of texts: an index of memories needs "
                 "Encryption(plain_vectors=True)"
             )
         changed: dict[str, Any] = {}
@@ -192,7 +192,7 @@ class Contents:
             else:
                 changed[name] = _seal_parameter(cipher, part, value, _alone(parameters))
             if part.content.kind == "words" and cipher.finds_words:
-                # Digests have no endings.
+                # The dictionary `simple` leaves words as they are, because digests must not be stemmed.
                 changed["language"] = _SIMPLE
         for part in self._matches:
             name = part.path[0]
@@ -287,7 +287,7 @@ def _part(match: re.Match[str]) -> _Part:
 
 
 def _keys(part: _Part, find: Callable[[str], Any]) -> list[Any]:
-    """Return the key of a value's row. Of its parts, quoted texts and numbers stand for themselves."""
+    """Return the key of a value's row. Quoted texts and numbers among `part.keys` are literals."""
     keys = [find(name) if name.isidentifier() else _key_in(name, find) for name in part.keys]
     if part.content.key[0] == "namespace" and isinstance(keys[0], str):
         keys[0] = labels_in(keys[0])
@@ -333,13 +333,13 @@ def _alone(parameters: Mapping[str, Any]) -> Callable[[str], Any]:
 
 def labels_in(literal: str) -> list[str]:
     """Return the labels of an array literal."""
-    # Labels are quoted and escaped as in JSON, but for control characters.
+    # Labels are quoted and escaped as in JSON, except control characters.
     found: list[str] = json.loads(f"[{literal[1:-1]}]", strict=False)
     return found
 
 
 def _term_of(cipher: Cipher, minus: str, word: str) -> str:
-    """Return a word of a query as its digest. `or` and a minus stay operators; quotes are left out."""
+    """Return the digest of a word of a query. `or` and a minus stay operators; quotes are left out."""
     return word if word.lower() == "or" else minus + cipher.words(word)
 
 
@@ -359,7 +359,7 @@ def _seal_each(cipher: Cipher, part: _Part, values: Sequence[Any], parameters: M
     """Return values encrypted.
 
     Raises:
-        MissingKeysError: If data keys have to be loaded first: all that are known to be missing.
+        MissingKeysError: If data keys have to be loaded first. It names all keys that are known to be missing.
     """
     missing: set[tuple[str, str]] = set()
     sealed = []
@@ -377,7 +377,7 @@ def _searched(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> dic
     """Return the changed parameters of a search.
 
     Raises:
-        ConfigurationError: If it searches in what is encrypted.
+        ConfigurationError: If it searches encrypted content.
     """
     name = part.path[0]
     query = parameters.get(name)
@@ -491,7 +491,7 @@ def _dumps(part: _Part, value: Any) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if part.content.is_stable else orjson.dumps(value)
     except TypeError:
-        # Of more than 64 bits.
+        # orjson refuses integers of more than 64 bits.
         return json.dumps(value, sort_keys=part.content.is_stable, ensure_ascii=False).encode()
 
 
@@ -500,11 +500,11 @@ def _loads(text: bytes) -> Any:
 
 
 def _seal_text(cipher: Cipher, part: _Part, keys: Sequence[Any], content: bytes) -> str:
-    # Another version of zstd may produce other bytes.
+    # Stable content is not compressed, because another version of zstd may produce other bytes.
     frame = frames.pack_raw(content) if part.content.is_stable else frames.pack(content)
     sealed = to_text(cipher.seal(part.column, part.content, keys, frame))
     if part.content.has_words and (words := cipher.words(content.decode("utf-8", "replace"))):
-        # The full text of the column has them.
+        # SQL's full-text index of the column covers these words.
         return f"{sealed} {words}"
     return sealed
 
@@ -632,7 +632,7 @@ def _open_text(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> 
 
 
 def may_be_plain(content: Content, value: Any) -> bool:
-    """Return whether a value that is not encrypted is one that statements themselves write."""
+    """Return whether an unencrypted value is one of the texts that SQL statements write."""
     if not content.plain:
         return False
     return re.fullmatch(content.plain, value if isinstance(value, str) else orjson.dumps(value).decode()) is not None
@@ -658,7 +658,7 @@ def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, p
 def reseal(cipher: Cipher, column: str, keys: Sequence[Any], others: Sequence[Sequence[Any]], value: Any) -> Any:
     """Return a stored value encrypted again: bound to its row, under the current data key.
 
-    Return `None` if it is so already.
+    Return `None` if the stored value is encrypted like this already.
 
     Args:
         cipher: The keys.

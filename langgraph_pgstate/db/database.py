@@ -69,11 +69,11 @@ _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
 _ONCE = RetryPolicy(attempts=1)
 # Limits for the connection on which a data key is stored while the caller's transaction is open.
 _OUTSIDE_SECONDS = 30.0
-# More tries than any operation needs data keys. If they are used up, the keys do not fit the cache.
+# Maximum number of times that an operation loads data keys. No operation needs more if the keys fit the cache.
 _MOST_LOADS = 50
 # Seconds to wait for a connection that loads data keys, before a new one is opened.
 _BUSY_SECONDS = 1.0
-# psycopg sends BEGIN before the statement.
+# An empty statement opens a transaction, because psycopg sends BEGIN before it.
 _NOTHING = b""
 
 Observer = Callable[[Callable[..., Any]], AbstractContextManager[Any]]
@@ -209,7 +209,7 @@ class Database(_Connected):
         self._connect = None if isinstance(source, ConnectionPool | psycopg.Connection) else source
         if self._pool is None and not isinstance(source, psycopg.Connection) and not callable(source):
             raise ArgumentTypeError(
-                f"a psycopg Connection or ConnectionPool is needed, not {type(source).__name__}"
+                f"connection must be a psycopg Connection or ConnectionPool, not {type(source).__name__}"
                 " (AsyncPGStateSaver takes asynchronous connections)"
             )
         self._single = BlockingConnection(source) if isinstance(source, psycopg.Connection) else None
@@ -361,7 +361,7 @@ class Database(_Connected):
         **kwargs: P.kwargs,
     ) -> T:
         began, operation = time.monotonic(), self._walled(operation)
-        # The first try mostly succeeds. Without a limit it needs no `Tries`.
+        # The first try usually succeeds, and without a limit of time it needs no `Tries`.
         is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
         tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
         loads = 0
@@ -622,7 +622,7 @@ class AsyncDatabase(_Connected):
         self._connect = None if isinstance(source, AsyncConnectionPool | psycopg.AsyncConnection) else source
         if self._pool is None and not isinstance(source, psycopg.AsyncConnection) and not callable(source):
             raise ArgumentTypeError(
-                f"a psycopg AsyncConnection or AsyncConnectionPool is needed, not {type(source).__name__}"
+                f"connection must be a psycopg AsyncConnection or AsyncConnectionPool, not {type(source).__name__}"
                 " (PGStateSaver takes blocking connections)"
             )
         self._single = AsyncConnection(source) if isinstance(source, psycopg.AsyncConnection) else None
@@ -657,7 +657,7 @@ class AsyncDatabase(_Connected):
                 raise
             return database
 
-        # Not a generator: generators that are open when a loop ends are closed in an order that fails.
+        # Not an async generator: when an event loop ends, it closes open generators in an order that fails.
         return Opening(open, cls._disconnect)
 
     async def _disconnect(self) -> None:
@@ -1017,7 +1017,7 @@ class _OfTenant(_Connected):
     def _share(self, base: Any, tenant: str, check: Check | None) -> None:
         base = getattr(base, "base", base)
         self.__dict__.update(base.__dict__)
-        # Kept referenced, because its owner closes the connections.
+        # Keep `base` referenced, because its owner closes the connections.
         self.base, self.tenant, self._check = base, tenant, check
         # A tenant has its own data keys.
         self.keys = None if base.keys is None else KeyRing(base.keys.encryption, base.keys.queries)

@@ -39,7 +39,7 @@ _COPIES: Final = Path("/var/cache/langgraph_pgstate")
 # A link to the working directory of a program, even if the server's user may not enter its path.
 _HERE: Final = "/proc/self/cwd"
 _PORT: Final = 5432
-# Most bytes of a socket's address on macOS; Linux allows 107.
+# Maximum length of a socket's address on macOS; Linux allows 107 bytes.
 _ADDRESS_BYTES: Final = 103
 # Each process that uses the server locks `.users`. The data is created in `.new`; `.ready` marks complete data.
 _USERS, _NEW, _READY = ".users", ".new", ".ready"
@@ -123,9 +123,9 @@ class EmbeddedServer:
         made = self._made_by()
         version = self._version or made or _DEFAULT_VERSION
         if made not in (None, version):
-            raise ConfigurationError(f"the data in {self.directory} was made by version {made}, not {version}")
+            raise ConfigurationError(f"version must be {made!r} for the data in {self.directory}, not {version!r}")
         if version not in self._versions:
-            raise ConfigurationError(f"the embedded PostgreSQL's version must be one of {[*self._versions]}: {version}")
+            raise ConfigurationError(f"version must be one of {[*self._versions]}, not {version!r}")
         found = self._versions[version]
         return found if not self.options or self._may_run(found) else self._copy(version, found)
 
@@ -266,7 +266,7 @@ class EmbeddedServer:
             UnavailableError: If it fails.
         """
         command = [str(self.programs / program), *arguments]
-        # Not pipes: the server inherits them, and a pipe would stay open as long as it runs.
+        # Files instead of pipes: the server inherits the output, and a pipe would stay open as long as the server runs.
         with tempfile.TemporaryFile() as said:
             quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": said}
             if subprocess.run(command, check=False, cwd=directory, umask=0o077, **quiet, **self.options).returncode:

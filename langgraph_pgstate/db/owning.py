@@ -62,7 +62,7 @@ class AtExit(Generic[T]):
     def __init__(self, owner: T, close: Callable[[T], object]) -> None:
         self._owner, self._close, self._process = weakref.ref(owner), close, os.getpid()
         atexit.register(self._call)
-        # Importing it at exit would be too late.
+        # `weakref` registers an exit handler with its first finalizer, which would be too late during the exit.
         weakref.finalize(owner, self.cancel).atexit = False
 
     def cancel(self) -> None:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     pass
 from langgraph_pgstate.errors import PGStateError
 
-# Classes 22 (data), 23 (constraints) and 54 (limits).
+# Classes of SQLSTATE: 22 (data), 23 (constraints) and 54 (limits).
 _REFUSALS: Final = ("22", "23", "54")
 
 

@@ -22,10 +22,10 @@ from langgraph_pgstate.options import RetryPolicy
 
 # Enough for one attempt to connect, because a pool without connections makes an attempt every second.
 _MIN_SECONDS: Final = 2.0
-# The second try of a write uses a new connection. If it is read-only, too, more tries would not help. Before
+# The second try of a write uses a new connection. If this is read-only, too, more tries would not help. Before
 # psycopg_pool 3.3, a pool replaces only one connection for each try.
 _STANDBY_TRIES: Final = 2 if hasattr(ConnectionPool, "drain") else 1_000
-# A new connection has none of the prepared statements of the old one.
+# A new connection has none of the old connection's prepared statements.
 _VIOLATION_TRIES: Final = 2
 # Seconds within which lost connections are reported once.
 _QUIET_SECONDS: Final = 10.0

@@ -69,7 +69,7 @@ class Runner(Protocol):
 
     @property
     def tenant(self) -> str | None:
-        """The tenant whose rows alone its operations see; `None` where tenants are not kept apart."""
+        """The only tenant whose rows the operations see; `None` if tenants are not kept apart."""
         ...
 
     @property
@@ -134,7 +134,7 @@ class BlockingRunner:
 
     @property
     def tenant(self) -> str | None:
-        """The tenant whose rows alone its operations see."""
+        """The only tenant whose rows the operations see."""
         return self.database.tenant
 
     @property
@@ -200,7 +200,7 @@ class AsyncRunner:
 
     @property
     def tenant(self) -> str | None:
-        """The tenant whose rows alone its operations see."""
+        """The only tenant whose rows the operations see."""
         return self.database.tenant
 
     @property

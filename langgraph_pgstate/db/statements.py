@@ -36,9 +36,9 @@ BEGIN, COMMIT, _ROLLBACK = b"BEGIN", b"COMMIT", b"ROLLBACK"
 _SQLSTATE: Final = DiagnosticField.SQLSTATE
 # Attribute of a connection that holds its prepared statements.
 _PREPARED: Final = "_pgstate_prepared"
-# Another user of the connection has prepared the statement. Its name identifies the text.
+# The SQLSTATE if another user of the connection has prepared the statement. The name identifies the text.
 _DUPLICATE: Final = "42P05"
-# The prepared statement no longer exists (DISCARD ALL) or no longer fits its tables.
+# The SQLSTATEs if the prepared statement no longer exists (DISCARD ALL) or no longer fits its tables.
 _OUTDATED: Final = ("26000", "0A000")
 
 
@@ -99,7 +99,7 @@ class Statements:
 
     @property
     def has_unread_data(self) -> bool:
-        """Whether unread data has arrived from the server. Mostly it reports the end of the session."""
+        """Whether unread data has arrived from the server. Usually it reports the end of the session."""
         try:
             return _is_readable(self._connection.pgconn.socket)
         except (psycopg.OperationalError, OSError, ValueError):
@@ -123,7 +123,7 @@ class Statements:
         transformer = self._transformer
         transformer.set_pgresult(answer)
         rows: Rows = transformer.load_rows(0, answer.ntuples, tuple)
-        # Otherwise the connection would hold the last state in memory.
+        # Clear the result, because the connection would otherwise keep the last state in memory.
         transformer.set_pgresult(None)
         answer.clear()
         return rows
@@ -455,7 +455,7 @@ def _encode(query: Query, parameters: Parameters) -> tuple[list[bytes | None], l
         elif kind is bool:
             value = b"t" if value else b"f"
         elif kind is float:
-            # Of infinities and NaN, too, PostgreSQL reads Python's form.
+            # PostgreSQL reads Python's form of numbers, including infinities and NaN.
             value = b"%a" % value
         elif value is not None:
             return None

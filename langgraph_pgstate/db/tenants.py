@@ -13,9 +13,9 @@ from psycopg import sql
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 NO_TENANT: Final = "*"
-"""Set in place of a tenant if none is meant.
+"""The setting for no tenant.
 
-Then no row is visible; roles with the right to do so see only the tenants' names.
+With it no row is visible, except the tenants' names to roles that may list them.
 """
 
 OF_NO_TENANT: Final[Mapping[str, str]] = {
@@ -28,7 +28,7 @@ OF_NO_TENANT: Final[Mapping[str, str]] = {
 """The tables without a tenant column, with the reason for each."""
 
 MAX_TENANT_BYTES: Final = 64
-"""Most bytes of a tenant's name, so that it fits into index keys beside the ids."""
+"""Maximum length in bytes of a tenant's name, which must fit into index keys beside the ids."""
 
 _INSERT_OR_CONFLICT: Final = re.compile(rb'ON CONFLICT \((?=\w)|INSERT INTO "\w+"\.(\w+)')
 _KEY: Final = b"ON CONFLICT (pgstate_tenant, "
@@ -79,7 +79,7 @@ def tenant_of(value: object) -> str:
         size = 0
     if not size or size > MAX_TENANT_BYTES or "\0" in value or value == NO_TENANT:
         raise ConfigurationError(
-            f"tenant must be a text of 1 to {MAX_TENANT_BYTES} bytes without NUL other than '*', got {value!r}"
+            f"tenant must be a text of 1 to {MAX_TENANT_BYTES} bytes, without NUL and not '*', got {value!r}"
         )
     return str.__str__(value)
 

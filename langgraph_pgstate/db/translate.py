@@ -21,7 +21,7 @@ from langgraph_pgstate.errors import (
     UnavailableError,
 )
 
-# Classes 08 (connection), 57P (the server is stopping or has to end this session), 53300 (too many connections),
+# SQLSTATEs: 08 (connection), 57P (the server is stopping or has to end this session), 53300 (too many connections),
 # 25P03 (the session was idle in a transaction for too long).
 _UNAVAILABLE_CODES = ("08", "57P", "53300", "25P03")
 # Messages of servers and poolers for temporary conditions. A failed connection attempt has no code.

@@ -31,7 +31,7 @@ _NONCE_AT: Final = _START + _ID_BYTES
 _CONTENT_AT: Final = _NONCE_AT + _NONCE_BYTES
 _MOST_SUBKEYS: Final = 4096
 _WORD_BYTES: Final = 8
-# Words of full text are made of letters.
+# Hexadecimal digits are written as letters, so that full-text search takes a digest as one word.
 _LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
 
 
@@ -51,13 +51,13 @@ def aes_gcm(key: bytes) -> Any:
 
 
 def decrypt(aead: Any, nonce: bytes, data: bytes, associated: bytes) -> bytes | None:
-    """Return the decrypted content; `None` if the key or the associated data are not those of its encryption."""
+    """Return the decrypted content; `None` if the content was encrypted with another key or other associated data."""
     from cryptography.exceptions import InvalidTag
 
     try:
         content: bytes = aead.decrypt(nonce, data, associated)
     except (InvalidTag, ValueError):
-        # A nonce that was cut off is a `ValueError`.
+        # A truncated nonce raises `ValueError`.
         return None
     return content
 
@@ -80,7 +80,7 @@ def key_id_of(value: bytes) -> str:
 def key_id_at(head: bytes | str, *, is_bytes: bool) -> str | None:
     """Return the id of the data key of a value, from its first 12 bytes or 17 characters; `None` if it is plain.
 
-    Of text that is damaged, the id is one that no key has.
+    For damaged text, the result is an id that no key has.
     """
     if is_bytes:
         return key_id_of(bytes(head)) if isinstance(head, bytes) and is_sealed(head) else None
@@ -176,7 +176,7 @@ class DataKey:
         return to_text(MAGIC + self._raw_id + bytes.fromhex(self.digest(purpose, digest.encode())))
 
     def words(self, words: Iterable[str]) -> str:
-        """Return HMACs of words as a text of words of letters, in an order that says nothing of theirs."""
+        """Return the HMACs of words as one text. Each is a word of letters; sorting them hides the words' order."""
         key = self._derived("words")
         found = {hmac.digest(key, word.encode("utf-8", "surrogatepass"), "sha256")[:_WORD_BYTES] for word in words}
         return " ".join(one.hex().translate(_LETTERS) for one in sorted(found))
@@ -205,5 +205,5 @@ def _text(part: Any) -> str:
         return part
     if isinstance(part, list | tuple):
         return json.dumps(list(part))
-    # This prefix keeps it distinct from strings.
+    # The prefix keeps `None` distinct from strings.
     return f"\x01{part!r}" if part is None else str(part)

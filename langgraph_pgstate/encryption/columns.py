@@ -129,10 +129,10 @@ CONTENTS: Final[dict[str, Content]] = {
 """The columns that are encrypted, as `table.column`."""
 
 BOUND_AS: Final = {"memory_versions.value": "memories.value"}
-"""Columns whose values statements copy from others, and which are bound as these."""
+"""Columns whose values SQL copies from another column. The copies stay bound to that column's row."""
 
 VECTORS: Final = frozenset({"memory_indexes", "memory_vectors_0"})
-"""Tables of embeddings, which are not encrypted, and are refused unless they are allowed."""
+"""Tables of embeddings. Embeddings are not encrypted, and are refused unless they are allowed."""
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     "checkpoints": _CHECKPOINT,

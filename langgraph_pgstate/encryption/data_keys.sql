@@ -9,7 +9,7 @@ SELECT key_id, scope, master_id, wrapped, destroyed_at IS NOT NULL FROM /*schema
 WHERE scope = :scope::text AND is_current;
 
 -- name: put_data_key
--- Store a new data key, unless its scope has one that is current, or it is stored already.
+-- Store a new data key, unless its scope has a current data key, or the key is stored already.
 INSERT INTO /*schema*/data_keys (key_id, scope, master_id, wrapped, is_current)
 VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, true)
 ON CONFLICT DO NOTHING;
@@ -26,13 +26,13 @@ UPDATE /*schema*/data_keys SET wrapped = :wrapped::bytea, master_id = :master_id
 WHERE key_id = :key_id::text AND wrapped = :before::bytea AND destroyed_at IS NULL;
 
 -- name: list_data_keys
--- Return a page of data keys after a cursor, except those that a given master key has wrapped.
+-- Return a page of data keys after a cursor, except keys that a given master key has wrapped.
 SELECT key_id, scope, master_id, wrapped, destroyed_at IS NOT NULL FROM /*schema*/data_keys
 WHERE key_id > :cursor_id::text AND master_id <> :master_id::text AND destroyed_at IS NULL
 ORDER BY key_id LIMIT :page_size;
 
 -- name: destroy_data_keys
--- Destroy the data keys of a scope: what they encrypt can never be read again.
+-- Destroy the data keys of a scope. Values under them can never be read again.
 UPDATE /*schema*/data_keys SET wrapped = NULL, is_current = false, destroyed_at = now()
 WHERE scope = :scope::text AND destroyed_at IS NULL;
 
@@ -71,7 +71,7 @@ WHERE replaced_at IS NOT NULL AND retired_at IS NULL AND destroyed_at IS NULL;
 UPDATE /*schema*/data_keys SET retired_at = now() WHERE key_id = ANY(:key_ids::text[]) AND retired_at IS NULL;
 
 -- name: count_data_keys
--- Return the number of data keys by their master keys: those in use, replaced, retired, and destroyed.
+-- Return, by master key, the number of data keys that are in use, replaced, retired and destroyed.
 SELECT master_id, count(*) FILTER (WHERE is_current),
     count(*) FILTER (WHERE replaced_at IS NOT NULL AND retired_at IS NULL AND destroyed_at IS NULL),
     count(*) FILTER (WHERE retired_at IS NOT NULL AND destroyed_at IS NULL),

@@ -170,7 +170,7 @@ class KeyRing:
         return self.encryption.plain_vectors
 
     def words(self, text: str) -> str:
-        """Return the digests of a text's words; nothing unless they can be searched.
+        """Return the digests of a text's words; an empty text unless words can be searched.
 
         Raises:
             MissingKeysError: If the key of digests is not in memory.
@@ -180,7 +180,7 @@ class KeyRing:
         return self._current_key(_SEARCH).words(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
     def mark(self, column: str, parts: Sequence[Any], digest: str) -> str:
-        """Return a digest by a key, in place of one that anybody could make who guesses the content.
+        """Return a keyed digest in place of a plain one, which anyone who guesses the content could compute.
 
         Raises:
             MissingKeysError: If the key of digests is not in memory.
@@ -204,7 +204,7 @@ class KeyRing:
             self._note_thread(thread_id, found)
 
     def note_copy(self, source_id: str, target_id: str, owner: Mapping[str, Any] | None) -> None:
-        """Remember the owner of a copy that is about to be stored: the given one, or its source's.
+        """Remember the owner of a copy that is about to be stored: the given owner, or the owner of its source.
 
         Raises:
             MissingKeysError: If the owner of the source is not known.
@@ -268,11 +268,11 @@ class KeyRing:
         return found.key
 
     async def load(self, runner: Runner, wanted: Collection[tuple[str, str]]) -> None:
-        """Load the keys that an operation has missed. Callers that miss the same keys wait for the first one.
+        """Load the keys that an operation has missed. Callers that miss the same keys wait for the first caller.
 
         Raises:
             KeyUnavailableError: If the master key does not respond, and the data key is not in memory.
-            DataKeyError: If a data key does not exist, or its master key is not among the given ones.
+            DataKeyError: If a data key does not exist, or its master key is not given.
         """
         for one in sorted(wanted):
             with self._lock:
@@ -317,7 +317,7 @@ class KeyRing:
                 else:
                     raise DataKeyError(name, "it is not in the table of data keys")
             except DataKeyError as error:
-                # Remember it instead of raising: the operation can still read values under other keys.
+                # Remember the reason instead of raising an error: the operation can still read values under other keys.
                 if len(self._lost) >= _MOST_THREADS:
                     self._lost.clear()
                 self._lost[name] = error.why, time.monotonic() + self.encryption.cache_seconds
@@ -344,7 +344,7 @@ class KeyRing:
         master = self.encryption.masters[0]
         wrapped = await self.ask(runner, master, master.wrap, secret, _context(key_id, scope))
         parameters = {"key_id": key_id, "scope": scope, "master_id": master.id, "wrapped": wrapped}
-        # In the caller's transaction, a rollback would delete the key.
+        # Store the key outside of the caller's transaction, whose rollback would delete it.
         if await runner.run_outside(_execute, self.queries.put_data_key, parameters):
             self._remember(DataKey(key_id, scope, secret), master.id, wrapped)
 
@@ -376,7 +376,7 @@ class KeyRing:
         except KeyUnavailableError as error:
             if cached is None or not error.retryable:
                 raise
-            _logger.warning("%s; data key %s is used on", error, key_id)
+            _logger.warning("%s; data key %s stays in use", error, key_id)
             self._remember(cached.key, cached.master_id, cached.wrapped, _AGAIN)
             return
         if len(secret) != KEY_BYTES:
@@ -437,7 +437,7 @@ def use_keys(database: Any, encryption: Encryption | None, queries: Any) -> None
     if database.keys is None:
         database.keys = KeyRing(encryption, queries)
     elif database.keys.encryption is not encryption:
-        raise ConfigurationError("encryption must be the one that the connections are used with already")
+        raise ConfigurationError("encryption must be the Encryption that the database already has")
 
 
 async def call_blocking(function: Callable[[], Any]) -> Any:
@@ -488,12 +488,12 @@ async def rewrap(
         runner: Runs operations.
         ring: The keys.
         page_size: Number of keys in one transaction.
-        every: Also wrap keys again that this master key has wrapped, such as after a service has a new version of it.
+        every: Also wrap keys again that the first master key has wrapped, for example after a service has rotated it.
         progress: Called after each page with the number of keys so far.
 
     Raises:
         KeyUnavailableError: If a master key does not respond.
-        DataKeyError: If a data key is wrapped by a master key that is not among the given ones.
+        DataKeyError: If a data key is wrapped by a master key that is not given.
     """
     queries, newest, cursor, changed = ring.queries, ring.encryption.masters[0], "", 0
     masters = {master.id: master for master in ring.encryption.masters}
@@ -592,7 +592,7 @@ async def list_replaced(db: Any, queries: Any) -> dict[str, float]:
 
 
 async def retire_keys(db: Any, queries: Any, key_ids: Sequence[str]) -> int:
-    """Store that no row is encrypted under some data keys. Return the number of newly retired ones."""
+    """Store that no row is encrypted under some data keys. Return the number of newly retired keys."""
     return await _execute(db, queries.retire_data_keys, {"key_ids": [*key_ids]})
 
 
@@ -604,7 +604,7 @@ async def count_keys(db: Any, queries: Any) -> Any:
 async def destroy_keys(db: Any, queries: Any, scope: str) -> int:
     """Destroy the data keys of a scope, and return their number. Content under them can never be read again.
 
-    A process that has one in memory can use it until `cache_for` ends.
+    A process that has such a key in memory can use it until `cache_for` ends.
     """
     return await _execute(db, queries.destroy_data_keys, {"scope": scope})
 

@@ -33,7 +33,8 @@ def master_of_langgraph(given: Any) -> CallableMasterKey:
         raise ConfigurationError("encryption must have handlers encrypt.blob and decrypt.blob, which wrap data keys")
     if handlers.has_context:
         raise ConfigurationError(
-            "encryption.context is not supported: name what shares a key in PGSTATE_ENCRYPTION_SCOPE, such as user"
+            "encryption must have no handler encryption.context, which depends on requests: set "
+            "PGSTATE_ENCRYPTION_SCOPE to the rows that share a data key, such as user"
         )
     encrypt, decrypt = handlers.encrypt, handlers.decrypt
 

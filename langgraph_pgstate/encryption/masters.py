@@ -23,7 +23,7 @@ Context = Mapping[str, str]
 
 @runtime_checkable
 class MasterKey(Protocol):
-    """A key that wraps data keys, such as one of a key management service.
+    """A key that wraps data keys, such as a key of a key management service.
 
     `wrap` and `unwrap` may be coroutine functions. If there is an event loop, other functions are called in a thread.
     An error that they raise becomes a `KeyUnavailableError`, which is retryable, unless it is an error of this package.

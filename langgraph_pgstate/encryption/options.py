@@ -22,7 +22,7 @@ _OWNERS: Final = {
     "agents": "agent",
 }
 MIN_CACHE_SECONDS: Final = 1.0
-"""A key that an operation has missed is there when the operation runs again."""
+"""Minimum of `cache_for`: a key that is loaded for an operation must be cached until the operation runs again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,7 @@ class Subject:
     Attributes:
         thread_id: The thread.
         user_id: The user of the thread or the namespace.
-        tenant_id: Its tenant.
-        agent: Its agent.
+        tenant_id: The tenant of the thread or the namespace. agent: The agent of the thread or the namespace.
         namespace: The namespace of a memory or a file.
     """
 
@@ -49,7 +48,7 @@ class Subject:
 
     @classmethod
     def of_namespace(cls, namespace: Sequence[str]) -> Subject:
-        """Return what is known of a memory or a file."""
+        """Return the subject that the namespace of a memory or a file names."""
         named: dict[str, str] = {}
         labels = iter(namespace)
         for name in labels:
@@ -76,13 +75,13 @@ class Encryption:
         keys: The master key: an object with `id`, `wrap` and `unwrap`; `"file:PATH"` or `"env:NAME"` for a key of 32
             bytes in a file or an environment variable; or the URL of a key of a service: `aws-kms://ARN`,
             `gcp-kms://projects/…/cryptoKeys/…`, `vault://transit/KEY`. In a list, the first one wraps new data keys,
-            and the others only unwrap older ones.
+            and the others only unwrap older data keys.
         scope: Rows that share a data key: all, the default, or those of a `"tenant"`, a `"user"` or a `"thread"`; or a
             function that takes a `Subject` and returns the name of its data key. Names are stored in clear text.
-        readable: Keys of metadata and of values of the store that are not encrypted, besides those of LangGraph and of
+        readable: Keys of metadata and of values of the store that are not encrypted, besides keys of LangGraph and of
             this package, so that searches for threads, checkpoints and memories can use them.
-        searchable: Keys of these whose values can be searched for by equality. A reader of the tables sees which values
-            are equal.
+        searchable: Keys of metadata and of values of the store that can be searched for equal values. A reader of the
+            tables sees which values are equal.
         search: `"words"` stores the words of memories and messages as digests, so that they can be searched. A reader
             of the tables sees which of them share words.
         plain_vectors: Whether embeddings of memories may be stored. They are not encrypted, and reveal the topics of
@@ -119,7 +118,7 @@ class Encryption:
             raise ConfigurationError(f"scope must be one of {', '.join(_SCOPES)}, or a function, got {scope!r}")
         for name, names in (("readable", readable), ("searchable", searchable)):
             if isinstance(names, str) or not all(isinstance(one, str) for one in names):
-                raise ArgumentTypeError(f"{name} must be keys of metadata, not {names!r}")
+                raise ArgumentTypeError(f"{name} must be a list of keys of metadata, not {names!r}")
         if search not in (None, "words"):
             raise ConfigurationError(f"search must be 'words' or None, got {search!r}")
         if not isinstance(cache_for, timedelta) or cache_for.total_seconds() < MIN_CACHE_SECONDS:

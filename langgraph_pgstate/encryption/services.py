@@ -23,7 +23,7 @@ DEFAULT_TIMEOUT: Final = 10.0
 _ARN: Final = re.compile(r"(arn:[a-z0-9-]+:kms:)([a-z0-9-]+)(:\d+:key/([\w-]+))")
 _GOOGLE_NAME: Final = re.compile(r"projects/[^/?]+/locations/[^/?]+/keyRings/[^/?]+/cryptoKeys/[^/?]+")
 _VAULT_NAME: Final = re.compile(r"([^/?][^?]*)/([^/?]+)")
-# Temporary errors with a status that means a wrong request.
+# Temporary errors, although their HTTP status means a wrong request.
 _AWS_PASSING: Final = frozenset({"ThrottlingException", "LimitExceededException", "ExpiredTokenException"})
 _AWS_CHANGED: Final = frozenset({"InvalidCiphertextException", "IncorrectKeyException"})
 _VAULT_CHANGED: Final = ("authentication failed", "invalid ciphertext")
@@ -234,7 +234,7 @@ SERVICES: Final[dict[str, type[AwsMasterKey] | type[GoogleMasterKey] | type[Vaul
     "gcp-kms": GoogleMasterKey,
     "vault": VaultMasterKey,
 }
-"""By the scheme of their URLs."""
+"""Classes of master keys of services, by the scheme of the keys' URLs."""
 
 
 def _module(name: str, extra: str) -> Any:

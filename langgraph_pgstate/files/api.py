@@ -98,7 +98,7 @@ class AsyncFiles:
         expected_version: int | None = None,
         by: str | None = None,
     ) -> FileVersion:
-        """Store a copy of a version as the newest one, and return it. The file may be deleted. Safe to repeat.
+        """Store a copy of a version as the newest version, and return it. The file may be deleted. Safe to repeat.
 
         Args:
             namespace: Namespace of the file.

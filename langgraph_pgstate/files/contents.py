@@ -84,7 +84,7 @@ def decode_content(codec: ValueCodec, value_type: str | None, data: bytes, is_te
 def line_pattern(pattern: str) -> str:
     """Return a regular expression of PostgreSQL whose matches do not cross lines."""
     if pattern.startswith("***"):
-        raise ConfigurationError(f"pattern must have no director such as `***:`, got {pattern!r}")
+        raise ConfigurationError(f"pattern must not begin with a director such as `***:`, got {pattern!r}")
     options = _OPTIONS.match(pattern)
     if options is None:
         return f"(?n){pattern}"

@@ -25,8 +25,8 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path = :path::
     AND v.data IS NOT NULL;
 
 -- name: put_file
--- Store a version of a file if it follows the newest one, or is the first, and return its time. The row of the file is
--- locked first, as in `delete_files`.
+-- Store a version of a file if it follows the newest version, or is the first, and return its time. Locks the file's row
+-- first, as in `delete_files`.
 -- seals: file_versions.data
 -- seals: file_texts.content
 WITH made AS (
@@ -156,7 +156,7 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path >= :path:
     AND (v.created_at < :since::timestamptz OR v.created_at < now() - :age::interval);
 
 -- name: list_file_namespaces
--- Return the namespaces with files, including deleted ones, in order, after a cursor. Each step finds the next by key.
+-- Return the namespaces with files, including deleted files, in order, after a cursor. Each step finds the next by key.
 WITH RECURSIVE found (namespace) AS (
     (
         SELECT f.namespace FROM /*schema*/files f WHERE f.namespace OPERATOR(pg_catalog.>) :after::text[]

@@ -1,8 +1,8 @@
 """Glob patterns as regular expressions of PostgreSQL.
 
-The patterns are those of deepagents' backends. A pattern without `/` matches the name of a file at any depth. A pattern
-with `/` matches the path from the directory of the search; a leading `/` has no other effect. A wildcard does not match
-a dot that begins a name.
+The syntax of patterns is that of deepagents' backends. A pattern without `/` matches the name of a file at any depth. A
+pattern with `/` matches the path from the directory of the search; a leading `/` has no other effect. A wildcard does
+not match a dot that begins a name.
 """
 
 from __future__ import annotations
@@ -154,14 +154,14 @@ def _name(pattern: str) -> str | None:
 
 
 def _literal_directories(pattern: str) -> str:
-    """Return the directories without wildcards with which a pattern begins, each with its `/`."""
+    """Return the directories that precede a pattern's first wildcard, such as `src/lib/` of `src/lib/a*.py`."""
     literal = re.match(r"[^*?\[]*", pattern)
     assert literal is not None
     return literal[0][: literal[0].rfind("/") + 1]
 
 
 def _literal_end(pattern: str) -> str:
-    """Return the text without wildcards with which a pattern ends, with the `/` before it if it is a whole name."""
+    """Return the text after a pattern's last wildcard, such as `.py` of `a*.py` and `/a.py` of `**/a.py`."""
     literal = re.search(r"[^*?\[\]]*$", pattern)
     assert literal is not None
     return literal[0]

@@ -25,7 +25,7 @@ async def make_file_index(db: Connection, queries: Queries) -> None:
     statements = _statements(queries.schema)
     if await has_walls(db, queries):
         raise TenantError(
-            f"the tables in schema {queries.schema!r} keep tenants apart, where PostgreSQL uses no index of trigrams: "
+            f"the tables in schema {queries.schema!r} keep tenants apart, so PostgreSQL cannot use an index of files: "
             "set up without file_index"
         )
     if not await db.fetch(statements.has_trigrams, {}):

@@ -126,7 +126,7 @@ async def get_version(
 
 
 async def put(db: Connection, queries: Queries, change: Change, content: Content) -> FileVersion:
-    """Store a version that follows the newest one. One statement; safe to repeat.
+    """Store a version that follows the newest version. One statement; safe to repeat.
 
     Raises:
         FileChangedError: If another version has become the newest. Nothing was written.

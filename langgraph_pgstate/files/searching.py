@@ -101,7 +101,7 @@ async def search(
         ConfigurationError: If the pattern is a regular expression and files are encrypted or so encoded.
     """
     if not wanted.is_regex and ({"\n", "\0"} & {*wanted.pattern} or not encodes_as_utf8(wanted.pattern)):
-        # No line can contain such a text.
+        # Searched lines contain no newline, NUL or lone surrogate.
         return FoundLines((), False)
     place = await _place(db, queries, namespace, directory)
     parameters, matches = _selection(namespace, place, glob)
@@ -149,7 +149,7 @@ async def _search_encoded(
             lines += [FoundLine(path, number, line) for number, line in numbered if wanted.pattern in line]
         if len(rows) < _PAGE or (wanted.most is not None and len(lines) > wanted.most):
             return _found(lines, wanted.most)
-        # The smallest path after the last one.
+        # The smallest path after the last path that was read.
         after = f"{rows[-1][0]}\x01"
 
 

@@ -72,8 +72,8 @@ ORDER BY t.path, l.number
 LIMIT :most;
 
 -- name: list_encoded_files
--- Return texts in a range of paths whose path matches: those that a serializer of the caller's own has encoded, or,
--- with encryption, all.
+-- Return texts in a range of paths whose path matches: texts that the caller's own serializer has encoded or, with
+-- encryption, all texts.
 -- opens: file_versions.data
 SELECT f.path, f.version, v.value_type, v.data
 FROM /*schema*/files f

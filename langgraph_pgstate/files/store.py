@@ -38,7 +38,7 @@ class FileStore:
         self._database, self._queries, self._codec, self._run_of = database, queries, codec, run_of
 
     def origin(self) -> Origin:
-        """Return the caller's place in the running graph; an empty one outside of a run."""
+        """Return the caller's place in the running graph; an empty place outside of a run."""
         try:
             return origin_of(get_config(), self._run_of)
         except RuntimeError:
@@ -99,16 +99,16 @@ class FileStore:
         by: str | None = None,
         restored: int | None = None,
     ) -> FileVersion:
-        """Store a version after the expected one, or after the newest one if `expected` is `None`.
+        """Store a version after the expected version, or after the newest version if `expected` is `None`.
 
         Raises:
-            FileChangedError: If another version than the expected one is the newest. Nothing was written.
+            FileChangedError: If the newest version is not the expected version. Nothing was written.
         """
         encoded = await self._database.compute(content, encode_content, self._codec, content)
         change = request_change(namespace, path, 0, operation, origin, by, restored)
         for _ in range(_ATTEMPTS):
             head = await self.head(namespace, path)
-            # A caller that expects no file may write after its deletion.
+            # A caller that expects no file may also write after a deletion.
             version = head.version if expected is None or (expected == 0 and head.is_deleted) else expected
             if version != head.version:
                 raise FileChangedError(change.namespace, path, version, head.version)
@@ -124,7 +124,7 @@ class FileStore:
         raise ConflictError(f"file {path!r} was changed by others {_ATTEMPTS} times in a row")
 
     async def _unchanged(self, change: Change, version: int, content: str | bytes) -> FileVersion | None:
-        """Return a version if its content is the given one."""
+        """Return a version if it has the given content."""
         found = await self.read_version(change.namespace, change.path, version)
         if found is None or _bytes(found.content) != _bytes(content):
             return None

@@ -56,7 +56,7 @@ class _Unknown:
         except HTTPException as error:
             refused = missing("page", scope["path"])
             if error.status_code == 405:
-                refused = refuse(405, "this address is an action, which the button of a page sends", error.headers)
+                refused = refuse(405, "this address takes only the forms that pages send", error.headers)
 
         async def fail(_: PageCall) -> Page:
             raise refused
@@ -117,7 +117,7 @@ async def _respond(route: PageRoute, request: Request) -> Response:
 async def _question(route: PageRoute, call: PageCall) -> Page:
     """Return the page that asks for confirmation of an action. Confirming sends the same form again."""
     back = urlsplit(call.request.headers.get("referer", ""))
-    # Only the path and the query, so that the link leads to this site.
+    # The link has only the path and the query, so that it leads to this site.
     way_back = f"{back.path}?{back.query}" if back.query else back.path
     is_own = way_back.startswith(f"{call.base}/") and not way_back.startswith("//")
     noun, _, verb = route.name.partition(".")

@@ -38,7 +38,7 @@ async def archive(call: PageCall) -> Page:
 
 
 async def verified(call: PageCall, thread_ids: Sequence[str]) -> dict[str, Any]:
-    """Return what a verification of archives has found: a report, or a problem.
+    """Return the result of a verification of archives: a report, or a problem.
 
     Raises:
         HTTPException: 403 if something is to be verified, and pages may only be read here.
@@ -56,7 +56,7 @@ async def verified(call: PageCall, thread_ids: Sequence[str]) -> dict[str, Any]:
 
 
 async def archived(call: PageCall, thread_id: str) -> ArchivedThread | None:
-    """Return where an archived thread is."""
+    """Return the place of an archived thread."""
     page = await call.state.archive.list(thread_ids=[thread_id], limit=1)
     return next(iter(page.items), None)
 
@@ -72,7 +72,7 @@ async def restore(call: PageCall) -> Done:
         except AlreadyDoneError as error:
             raise done("the thread", error) from None
         except NotFoundError:
-            # It was restored or deleted meanwhile.
+            # The thread was restored or deleted meanwhile.
             await call.visible(found.thread_id, None)
             report = RestoreReport()
         except ArchiveUnavailableError as error:

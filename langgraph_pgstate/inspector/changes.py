@@ -57,7 +57,7 @@ async def last_action(
     checkpoint_id: str | None = None,
     **details: str,
 ) -> Event | None:
-    """Return the newest event of some actions on a thread, with some details; `None` if the newest events have none."""
+    """Return the newest event of some actions on a thread with given details, or `None`. Searches the newest events."""
     found = await call.state.events.list(thread_id, kind="action", run_id=run_id, newest_first=True, limit=_EVENTS)
     return next(
         (

@@ -28,7 +28,7 @@ async def costs(call: PageCall) -> Page:
     days = filled(found, since, datetime.now(UTC).date())
     data: dict[str, Any] = {
         "costs": found,
-        # Budgets are the budgets of all users.
+        # Budgets concern all users, so only a caller who may see all users gets them.
         "budgets": (await call.state.runs.budgets())[:_BUDGETS] if scope is None else [],
         "since": name,
         "periods": tuple(one for one in PERIODS if one != "1h"),

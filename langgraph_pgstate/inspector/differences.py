@@ -17,13 +17,13 @@ from langgraph_pgstate.inspector.forms import call_title
 from langgraph_pgstate.inspector.messages import called, text_of
 
 _TOKEN: Final = re.compile(r"\d+(?:[.,]\d+)*|\w+|\s+|.", re.DOTALL)
-# Limits for comparing words: characters between the first and the last difference of two texts, and words.
+# Maximum numbers for a comparison of words: characters between the first and the last difference, and words.
 _MOST_COMPARED: Final = 5000
 _MOST_WORDS: Final = 400
-# Most characters that a page shows of one text and of all texts.
+# Maximum number of characters that a page shows of one text, and of all texts.
 _MOST_SHOWN: Final = 1200
 _MOST_OF_ALL: Final = 24_000
-# Characters of equal words that are shown beside a difference.
+# Equal words of more than `_MOST_SAME` characters are shortened to `_AROUND` characters beside each difference.
 _AROUND: Final = 80
 _MOST_SAME: Final = 240
 # The share of the longer text that must be equal in two versions of one text.
@@ -125,7 +125,7 @@ def _fields(message: Any) -> Mapping[str, Any]:
 def _field(name: str, first: Mapping[str, Any], second: Mapping[str, Any], left: int) -> Part:
     """Return the differences in a field of a message.
 
-    Of its content the text is compared, of its tool calls the call.
+    Content is compared as text, and a tool call by its call.
     """
     before, after = ([fields[name]] if name in fields else [] for fields in (first, second))
     if name == "content":

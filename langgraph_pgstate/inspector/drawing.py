@@ -52,9 +52,9 @@ class Drawing:
 
 
 def draw(tree: CheckpointTree) -> Drawing:
-    """Return the drawing of a tree. Each branch has a lane; the newest has the first.
+    """Return the drawing of a tree. Each branch has a lane, and the newest branch has the first lane.
 
-    If there are many, some share a lane.
+    If there are too many branches, some share a lane.
     """
     lanes: list[str | None] = []
     places: dict[str, tuple[int, int]] = {}
@@ -64,7 +64,7 @@ def draw(tree: CheckpointTree) -> Drawing:
             _take(lanes, node.checkpoint_id)
         lane = lanes.index(node.checkpoint_id)
         places[node.checkpoint_id] = (_x(lane), row * ROW + ROW // 2)
-        # Other branches that end here free their lanes.
+        # Branches that start from this checkpoint free their lanes.
         lanes = [None if id == node.checkpoint_id else id for id in lanes]
         parent = node.parent_checkpoint_id
         if parent is not None and (parent not in lanes or lanes.index(parent) > lane):

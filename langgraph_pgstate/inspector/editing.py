@@ -1,7 +1,7 @@
 """A form for a state: its fields, the changes of a person, and the same changes applied to another state.
 
 A field is named after its kind and its place in the state as JSON: `text ["messages",0,"content"]`. `remove PLACE`
-leaves an entry of a list out, and `add PLACE` appends a message. Fields that are missing change nothing, so that a form
+removes an entry of a list, and `add PLACE` appends a message. Fields that are missing change nothing, so that a form
 may show a part of a state and carry the rest of the change in hidden fields.
 """
 
@@ -29,12 +29,12 @@ _ROOT: Final = "__root__"
 _KINDS: Final = ("text", "number", "boolean", "json", "any")
 # Marks a value that does not exist.
 _NOTHING: Final = object()
-# Most characters and fields of a form, and most characters of a field. Escaped, a character can be five of HTML.
+# Maximum number of characters and fields of a form, and of characters of a field. HTML escapes take up to five each.
 _MOST: Final = 36_000
 _MOST_FIELDS: Final = 120
 _MOST_FIELD: Final = 24_000
 _DEEPEST: Final = 3
-# Most changes that are carried in fields of their own.
+# Maximum number of changes that are carried in fields of their own.
 _MOST_CARRIED: Final = 200
 _ROLES: Final = ("human", "ai", "system")
 
@@ -130,8 +130,8 @@ class Node:
         is_json: Whether a group is edited as JSON.
         is_changed: Whether a person has changed the part.
         is_removed: Whether the part will be removed.
-        hidden: Number of messages before the shown ones.
-        later: Number of messages after the shown ones.
+        hidden: Number of messages before the shown messages.
+        later: Number of messages after the shown messages.
         problem: Why the written text cannot be read.
         about: Name of a message's author.
     """
@@ -225,7 +225,7 @@ def lost(edit: Edit, theirs: Mapping[str, Any]) -> list[Change]:
 def nodes(
     edit: Edit, form: Mapping[str, str], unset: Sequence[str], until: int | None
 ) -> tuple[list[Node], dict[str, str]]:
-    """Return the form of a state: a node for each channel, and the hidden fields with what the form does not show.
+    """Return the form of a state: a node for each channel, and hidden fields with the changes that it does not show.
 
     Args:
         edit: The state, and its changes.
@@ -283,7 +283,7 @@ def updates(written: Mapping[str, Any], values: Mapping[str, Any], graph: Any) -
         before = values.get(name)
         holds_messages = is_conversation(before) and all(isinstance(one, BaseMessage) for one in before or ())
         new = _messages(name, value, before) if holds_messages else _kept(value, before)
-        # `Overwrite`, because a reducer would add the written value to the old one.
+        # Use `Overwrite`, because a reducer would add the written value to the old value.
         found[name] = (
             Overwrite(new) if isinstance(graph.channels.get(name), BinaryOperatorAggregate | DeltaChannel) else new
         )
@@ -309,7 +309,7 @@ def check_channels(written: Mapping[str, Any], graph: Any) -> None:
 
 
 class _Maker:
-    """Makes the nodes of a form, within its limits. The last messages have precedence.
+    """A maker of the nodes of a form, within the form's limits. The last messages have precedence.
 
     Args:
         edit: The state, and its changes.

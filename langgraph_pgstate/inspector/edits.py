@@ -42,7 +42,7 @@ from langgraph_pgstate.threads.types import Thread
 _TITLE: Final = "Edit the state"
 # Seconds that the second of two edits waits for the first.
 _WAIT_SECONDS: Final = 5.0
-# Most changes that a page shows, and most characters of one change and of all.
+# Maximum number of changes that a page shows, and of characters of one change and of all changes.
 _MOST_CHANGES: Final = 60
 _MOST_CHANGE: Final = 1200
 _MOST_OF_ALL: Final = 12_000
@@ -170,7 +170,7 @@ async def _preview(call: PageCall, thread: Thread, at: str, change: Edit, proble
 
 
 async def _both(call: PageCall, thread: Thread, at: str, change: Edit, problem: str) -> Page:
-    """Return a page with both versions: the one that was stored first, and the person's own, to edit."""
+    """Return a page with both versions: the version that was stored first, and the person's version, to edit."""
     head = thread.head_checkpoint_id or ""
     theirs = await _state(call, thread, head)
     # A change of an older checkpoint is unaffected by later checkpoints.
@@ -342,7 +342,7 @@ async def _apply(call: PageCall, found: Thread, at: str) -> Done:
     name, nonce = graph_of(call, found), call.nonce
     head = call.field("head") or found.head_checkpoint_id
     values = _values(call)
-    # LangGraph accepts any id for a checkpoint, and reads an empty state for a missing one.
+    # LangGraph accepts the id of a missing checkpoint, and reads an empty state for it.
     if all(node.checkpoint_id != at for node in (await call.state.threads.tree(found.thread_id, at, limit=1)).nodes):
         raise missing("checkpoint", at)
     if (made := await _edited(call, found, nonce)) is None:

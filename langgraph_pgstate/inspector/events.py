@@ -102,13 +102,13 @@ def views_of(events: Sequence[Event], decisions: Collection[AnsweredInterrupt]) 
     # Both events are stored in one statement, with the same time.
     decided = {(one.answer.interrupt_id, one.answer.answered_at): one for one in decisions}
     asked = {one.get("id"): one.get("value") for event in events for one in _interrupts(event)}
-    # Stored events sort their keys. The graph asked in another order.
+    # Keys of stored events are sorted, so the order of keys is taken from the interrupt.
     as_asked = {one.interrupt.interrupt_id: one.interrupt.value for one in decisions if one.interrupt is not None}
     answered = {_payload(event).get("interrupt_id") for event in events if event.kind == "answer"}
     forks = {(event.created_at, event.checkpoint_id) for event in events if _action(event) == "fork"}
     shown = []
     for event in events:
-        # A person's fork has two events in one transaction: the fork, and the person who made it.
+        # A person's fork has two events in one transaction. Show only the action, which names the person.
         if event.kind == "fork" and (event.created_at, event.checkpoint_id) in forks:
             continue
         payload = _payload(event)
@@ -186,7 +186,7 @@ def _interrupts(event: Event) -> list[Mapping[str, Any]]:
 
 
 def _asked(value: Any) -> list[str]:
-    """Return the text of an interrupt: its calls, its question, or its value."""
+    """Return the text of an interrupt: its tool calls, its question, or its value."""
     form = form_for(value)
     if form.kind == "outcome":
         return [f"did {title_of(form)} take effect?"]

@@ -18,7 +18,7 @@ from langgraph_pgstate.server.errors import missing, refuse
 _PAGE: Final = 50
 _ENTRIES: Final = 300
 _VERSIONS: Final = 20
-# Most characters of a file, and most lines of a diff, that a page shows.
+# Maximum number of characters of a file, and of lines of a diff, that a page shows.
 _SHOWN: Final = 40_000
 _LINES: Final = 400
 _DONE: Final = {"write": "written", "edit": "edited", "delete": "deleted", "restore": "restored"}
@@ -80,7 +80,7 @@ async def file(call: PageCall) -> Page:
         "path": path,
         "directories": _above(path)[:-1],
         "version": number,
-        # The newest version when the form was made. The action is refused if another one is newest by then.
+        # The newest version when the form is made. The action is refused if there is a newer version by then.
         "newest": newest.version if call.query("cursor") is None else None,
         "is_deleted": newest.operation == "delete" and call.query("cursor") is None,
         "content": None if found is None else _content(found),

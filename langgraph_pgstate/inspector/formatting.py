@@ -151,7 +151,7 @@ def _longest_unit(seconds: float) -> str:
 
 
 SHOWN: Final = 4096
-"""Characters of a value that a page shows."""
+"""Maximum number of characters of a value that a page shows."""
 
 _MOST_NODES: Final = 150
 _MOST_NODES_OF_ALL: Final = 600
@@ -188,12 +188,12 @@ def view(value: Any, most: int = SHOWN, nodes: int = _MOST_NODES) -> ValueView:
 
     Args:
         value: The value, of any type.
-        most: Characters that are shown.
-        nodes: Most parts of a foldable value. A value with more parts is shown as text.
+        most: Maximum number of characters that are shown.
+        nodes: Maximum number of parts of a foldable value. A value with more parts is shown as text.
     """
     name = type(value).__name__
     data = to_json(value)
-    # Converted through JSON, which replaces characters that a page cannot show.
+    # Convert the string through JSON, which replaces characters that a page cannot show.
     string = json.loads(to_json(value[:most])) if isinstance(value, str) else None
     if len(data) > most:
         # A prefix of compact JSON is readable, and megabytes need not be indented.

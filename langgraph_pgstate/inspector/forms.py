@@ -244,7 +244,7 @@ def split(value: Any) -> tuple[str, Any]:
 
 
 def _batched(requests: Sequence[Mapping[str, Any]], configs: Any) -> Iterable[Review]:
-    """Return the calls of one interrupt. Configurations are matched by order, or else by name."""
+    """Return the calls of one interrupt. A call's configuration has its position, or its name if the numbers differ."""
     known = [one for one in configs if isinstance(one, Mapping)] if isinstance(configs, list) else []
     for place, request in enumerate(requests):
         same = [one for one in known if one.get("action_name") in (None, request.get("name"))]
@@ -305,9 +305,7 @@ def _decision(kind: str, review: Review, number: int, given: Mapping[str, str]) 
     decision = given.get(f"decision-{number}", "")
     if decision not in review.decisions:
         allowed = ", ".join(review.decisions)
-        raise FormError(
-            f"choose one of {allowed} for {review.name}" if not decision else f"{review.name} takes only {allowed}"
-        )
+        raise FormError(f"choose one of {allowed} for {review.name}")
     if decision != "edit" and _is_edited(review, number, given):
         raise FormError(f"the arguments of {review.name} were edited: choose edit, or undo the changes")
     if kind == "inbox":
@@ -360,7 +358,7 @@ def _arguments(review: Review, number: int, given: Mapping[str, str]) -> Any:
 
 
 def _outcome_in(form: Form, given: Mapping[str, str]) -> Any:
-    """Return the decision about an action, under the id that the ledger expects."""
+    """Return the decision about an action in the form that the ledger expects: by the question's id, if it has one."""
     decision, result = given.get("decision-0", ""), given.get("result", "")
     if decision not in OUTCOMES:
         raise FormError(f"choose one of {', '.join(OUTCOMES)}")

@@ -145,7 +145,7 @@ async def _release(call: PageCall, thread_id: str, reason: str, since: datetime 
 
 
 async def _problem_of_release(call: PageCall, thread_id: str, reason: str, since: datetime | None) -> str | None:
-    """End a hold; return why it was not ended by this call or an earlier one of the same person."""
+    """End a hold. Return why neither this call nor an earlier call of the same person ended it, or `None`."""
     if since is None:
         raise refuse(422, "a form that releases a hold must say when the hold began")
     try:
@@ -156,7 +156,7 @@ async def _problem_of_release(call: PageCall, thread_id: str, reason: str, since
     what = f"the hold of thread {thread_id!r} for {reason!r}"
     for one in await holds_of(call, thread_id):
         if one.reason == reason:
-            return f"{what} is another one: it was {told_by('placed', one.created_at, one.held_by)}. Look at it again"
+            return f"{what} is a new hold, {told_by('placed', one.created_at, one.held_by)}. Look at it again"
     event = await last_action(call, thread_id, ("release",), reason=reason)
     if event is None:
         return f"there is no {what.removeprefix('the ')}"

@@ -31,16 +31,16 @@ from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.threads.types import Thread
 
 _PAGE: Final = 30
-# Most interrupts that are read for a page, including answered ones.
+# Maximum number of interrupts that are read for a page, including answered interrupts.
 _SCAN: Final = 600
-# Most characters of a list's page, of one interrupt's page, and of one value. Escaped, a character can be six of HTML.
+# Maximum number of characters of a list's page, of one interrupt's page, and of one value. HTML escapes take up to six.
 _MOST_SHOWN: Final = 20_000
 _MOST_ALONE: Final = 36_000
 _SHOWN: Final = 3000
-# Characters that are counted for the HTML of a form and of a field.
+# Number of characters that a form's HTML, and a field's HTML, count as.
 _FORM: Final = 250
 _FIELD: Final = 60
-# Most characters of a question, and of the rest of its value, on pages other than the page of interrupts.
+# Maximum number of characters of a question, and of the rest of its value, on pages other than that of interrupts.
 _MOST_QUESTION: Final = 2000
 _MOST_REST: Final = 600
 _MOST_EDITED: Final = 12_000
@@ -265,7 +265,7 @@ def _answer_shown(thread: Thread, found: AnsweredInterrupt) -> dict[str, Any]:
 
 
 def _shown(found: InterruptedThread, most: int, most_each: int = _SHOWN) -> dict[str, Any]:
-    """Return a thread with its interrupts for a page, within a number of characters."""
+    """Return a thread with its interrupts for a page, limited to a number of characters."""
     shown: list[dict[str, Any]] = []
     cost = 0
     for one in found.interrupts:
@@ -312,7 +312,7 @@ def _interrupt_shown(interrupt: PendingInterrupt, most: int) -> dict[str, Any]:
         "error": interrupt.error,
         "asked": asked_of(interrupt.value),
         "kind": form.kind,
-        # A full list shows the interrupt without its form.
+        # If too little space is left on the page, the interrupt is shown without its form.
         "is_brief": len(reviews) < len(form.reviews) or most < _FORM,
         "reviews": reviews,
         "count": len(form.reviews),

@@ -25,7 +25,7 @@ KINDS: Final = ("fact", "preference", "interaction", "summary", NOTES)
 _PAGE: Final = 50
 _VERSIONS: Final = 20
 _CAUSED: Final = 100
-# Most characters of a value in a list, of a version, and of a value that can be edited here.
+# Maximum number of characters of a value in a list, of a version, and of a value that can be edited here.
 _LINE: Final = 240
 _SHOWN: Final = 6000
 _MOST_EDITED: Final = 60_000
@@ -201,7 +201,7 @@ async def kept(call: PageCall, thread_id: str, message_ids: Sequence[str]) -> di
 
 
 def store_of(call: PageCall) -> AsyncPGMemoryStore:
-    """Return the long-term memory. The server's store is used if it is one, because it has the indexes."""
+    """Return the long-term memory: the server's store, which has the indexes, if the server has one of this package."""
     store = call.service.store
     return store if isinstance(store, AsyncPGMemoryStore) else call.state.memory
 

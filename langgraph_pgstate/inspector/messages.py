@@ -90,7 +90,7 @@ def _draw_image(self: Any, tokens: Sequence[Token], index: int, options: Any, en
     token = tokens[index]
     if is_safe_image(str(token.attrGet("src") or "")):
         return str(self.image(tokens, index, options, env))
-    # A text in place of an image, because loading the image would tell its site who reads the page.
+    # Show a text in place of an image, because loading the image would tell its site who reads the page.
     token.tag, token.nesting = "span", 1
     token.attrs.clear()
     opening = str(self.renderToken(tokens, index, options, env))
@@ -98,11 +98,11 @@ def _draw_image(self: Any, tokens: Sequence[Token], index: int, options: Any, en
 
 
 MOST_MESSAGES: Final = 50
-# Most characters of all messages of a page, and of one image in them.
+# Maximum number of characters of all messages of a page, and of one image in them.
 _MOST_TEXT: Final = 40_000
 _MOST_IMAGE: Final = 60_000
 _MOST_FILES: Final = 20
-# Most messages that are shown after the requested one. All of them fit.
+# Maximum number of messages that are shown after the requested message. All of them fit on a page.
 _AFTER: Final = 4
 _GIST: Final = 200
 _ROLES: Final = {"user": "human", "assistant": "ai", "developer": "system"}

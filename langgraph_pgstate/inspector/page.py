@@ -58,7 +58,7 @@ class PageCall(Call):
         return found
 
     async def thread_or_stub(self, action: str, value: dict[str, Any] | None = None) -> Thread:
-        """Return the thread that the path names, also an archived one, if the caller may do the action on it.
+        """Return the thread that the path names, even if it is archived, if the caller may do the action on it.
 
         Raises:
             HTTPException: 403 or 404 otherwise.

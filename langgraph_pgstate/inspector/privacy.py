@@ -1,4 +1,4 @@
-"""The page of erasures: what an erasure would do, and the receipts of those that were made."""
+"""The page of erasures: what an erasure would do, and the receipts of earlier erasures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def privacy(call: PageCall) -> Page:
 
 
 async def erase(call: PageCall) -> Done:
-    """Erase what the form names, if that is as many rows as the person saw."""
+    """Erase the subject that the form names, if the number of rows has not changed since the person saw it."""
     await check_sees_all(call)
     what = {name: call.field(name) for name in _FIELDS}
     try:
@@ -58,13 +58,13 @@ async def erase(call: PageCall) -> Done:
         raise refuse(404, str(error)) from None
     except (ThreadHeldError, ThreadInUseError) as error:
         raise refuse(409, str(error)) from None
-    # What stays is named by the page of the same question.
+    # If something is kept, show the page of the same subject, which names what is kept.
     location = call.link("privacy", **what) if done.kept else call.link("privacy")
     return Done(location, {"erasure_id": done.erasure_id, "kept": len(done.kept)})
 
 
 async def receipt(call: PageCall) -> Page:
-    """Show an erasure with its receipt, and whether that is as it was signed, and about whom."""
+    """Show an erasure with its receipt, whether the receipt is unchanged since it was signed, and about whom it is."""
     await check_sees_all(call)
     found = await _erasure(call)
     what = {name: call.query(name) or None for name in _FIELDS}
@@ -76,7 +76,7 @@ async def receipt(call: PageCall) -> Page:
         except ConfigurationError as error:
             problem = str(error)
             verdict = call.state.privacy.verify(found.receipt, key)
-    # What is signed is shown, not the columns beside it.
+    # Show the signed receipt instead of the row's columns, which are not signed.
     said: Mapping[str, Any] = found.receipt or {"counts": found.counts}
     is_own = found.receipt is None or found.receipt.get("receipt_id") == found.erasure_id
     data = {

@@ -1,4 +1,4 @@
-"""The pages of policies of retention: what they select, what they would do, and a form for each."""
+"""The pages of policies of retention: the threads that they select, their effects, and a form for each."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def new(call: PageCall) -> Page:
 
 
 async def store(call: PageCall) -> Page | Done:
-    """Store a policy, if it is as the person saw it. First say what that does; what is refused stays in the form."""
+    """Store a policy, unless it has changed since the person saw it. First show the effects. Keep a refused form."""
     await check_sees_all(call)
     typed = {name: call.form.get(name, "") for name in _FIELDS}
     expected = _expected(call)
@@ -100,7 +100,7 @@ async def about(call: PageCall) -> dict[str, Any]:
 
 
 async def delete(call: PageCall) -> Done:
-    """Delete a policy, if it is as the person saw it."""
+    """Delete a policy, unless it has changed since the person saw it."""
     await check_sees_all(call)
     name = call.path("name")
     try:
@@ -118,7 +118,7 @@ async def delete(call: PageCall) -> Done:
 
 
 def _digests(call: PageCall, found: Policy | None) -> list[str]:
-    """Return the keys of a policy's metadata of which only digests are stored, so that a form would lose the values."""
+    """Return the keys of a policy's metadata whose values are stored as digests only. A form would lose such values."""
     database: Any = core_of(call.state).database
     keys = database.keys
     return [] if keys is None or found is None else [one for one in found.metadata or {} if keys.is_searchable(one)]
@@ -129,7 +129,7 @@ async def _policy(call: PageCall, name: str) -> Policy | None:
 
 
 async def _dry_run(call: PageCall, name: str) -> dict[str, Any]:
-    """Return what a policy would do now, or why that is not known.
+    """Return the effects of a policy if it were applied now, or the reason why they are not known.
 
     Raises:
         HTTPException: 403 if pages may only be read here, because a dry run takes locks for a moment.
@@ -144,7 +144,7 @@ async def _dry_run(call: PageCall, name: str) -> dict[str, Any]:
 
 
 async def _stale(call: PageCall, typed: Mapping[str, str], found: Policy | None) -> Page:
-    """Return the form again, now on top of what is stored."""
+    """Return the form again with the person's texts, and with the stored policy's version."""
     return _form(call, typed, found, problem=await _told(call, typed["name"].strip()), status=409)
 
 
@@ -191,7 +191,7 @@ def _fields(typed: Mapping[str, str]) -> Any:
     """Return the fields of a policy from the texts of a form.
 
     Raises:
-        ConfigurationError: If a text is not understood.
+        ConfigurationError: If a text cannot be parsed.
     """
     given = {name: text.strip() for name, text in typed.items() if text.strip()}
     fields: dict[str, Any] = {name: given[name] for name in _TEXTS if name in given}
@@ -235,7 +235,7 @@ def _shown(found: Policy) -> dict[str, Any]:
 
 
 def _described(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return in words which threads a policy selects, and what becomes of them."""
+    """Return descriptions of the threads that a policy selects, and of its actions on them."""
     if name == TTL:
         return {"name": name, "selects": "threads with a time to live", "does": ["deleted, or pruned, when it is over"]}
     titles = {"agent": "agent", "tenant_id": "tenant", "user_id": "user", "status": "status"}
@@ -264,7 +264,7 @@ def _in_words(time: timedelta) -> str:
 
 
 async def _effects(call: PageCall, fields: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many threads a policy selects now, and for how many something is due."""
+    """Return the number of threads that a policy selects now, and the number for which each action is due."""
     selected: Any = {name: fields[name] for name in _SELECTORS if name in fields}
     now = datetime.now(UTC)
     found = {"selected": await call.state.threads.count(**selected)}

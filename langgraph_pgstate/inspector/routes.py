@@ -29,7 +29,7 @@ _THREAD: Final = "/threads/{thread_id}"
 _MEMORY: Final = "/memory/{namespace}/{key}"
 _FILE: Final = "/files/{namespace}/{path}"
 
-# Actions have the names of what they act on.
+# The name of an action begins with the name of its object.
 PAGES: Final = (
     PageRoute("threads", "GET", "/threads", threads.threads),
     PageRoute(
@@ -82,20 +82,20 @@ PAGES: Final = (
     PageRoute("schedule.trigger", "POST", "/queue/schedules/{name}/trigger", queue.trigger, "A run is enqueued."),
     PageRoute("memory", "GET", "/memory", memory.memory),
     PageRoute("memory.item", "GET", _MEMORY, memory.item),
-    PageRoute("memory.edit", "POST", f"{_MEMORY}/edit", memory.edit, "It is changed; the earlier version stays."),
+    PageRoute("memory.edit", "POST", f"{_MEMORY}/edit", memory.edit, "The item is changed. Its earlier version stays."),
     PageRoute(
         "memory.forget",
         "POST",
         f"{_MEMORY}/forget",
         memory.forget,
-        "It is forgotten.",
-        question="Forget this? Agents find it no longer.",
+        "The item is forgotten.",
+        question="Forget this? Agents cannot find it any more.",
         about=memory.about,
     ),
-    PageRoute("memory.restore", "POST", f"{_MEMORY}/restore", memory.restore, "It is as it was in that version."),
+    PageRoute("memory.restore", "POST", f"{_MEMORY}/restore", memory.restore, "The version is restored."),
     PageRoute("files", "GET", "/files", files.files),
     PageRoute("file", "GET", _FILE, files.file),
-    PageRoute("file.restore", "POST", f"{_FILE}/restore", files.restore, "It is as it was in that version."),
+    PageRoute("file.restore", "POST", f"{_FILE}/restore", files.restore, "The version is restored."),
     PageRoute("costs", "GET", "/costs", costs.costs),
     PageRoute("database", "GET", "/database", database.database),
     PageRoute("retention", "GET", "/retention", retention.retention),
@@ -108,7 +108,7 @@ PAGES: Final = (
         "/policies/{name}/delete",
         retention.delete,
         "The policy is deleted.",
-        question="Delete this policy? What it selects is kept, unless another policy or a time to live ends it.",
+        question="Delete this policy? Its threads are kept, unless another policy or a time to live deletes them.",
         about=retention.about,
     ),
     PageRoute("holds", "GET", "/holds", holds.holds),
@@ -128,7 +128,7 @@ PAGES: Final = (
         "POST",
         "/privacy/erase",
         privacy.erase,
-        "It is erased, but for what is named below. The receipt is in the list.",
+        "All data is erased, except what is named below. The receipt is in the list.",
     ),
     PageRoute("receipt", "GET", "/privacy/receipts/{erasure_id}", privacy.receipt),
     PageRoute("receipt.download", "GET", "/privacy/receipts/{erasure_id}/download", privacy.download),

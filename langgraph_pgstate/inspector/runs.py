@@ -35,7 +35,7 @@ _SUMS: Final = 4
 # Parameters of the address for which the list shows sums.
 _SUMMED_WITH: Final = ("agent", "user", "tenant", "model", "since", "day", "by")
 _FEEDBACK: Final = 20
-# Most forks that are followed to find the source of a run.
+# Maximum number of forks that are followed to find the source of a run.
 _FORKS: Final = 10
 _CONTENTS: Final = ("input", "output", "error_traceback", "metadata")
 # Right edge of a drawing of spans.
@@ -155,7 +155,7 @@ async def run(call: PageCall) -> Page | Response:
         "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),
         "asked": asked,
         "next_run_id": await _next_run(call, found) if is_answered else None,
-        # The page of an open span, or of an interrupted run, has other statements.
+        # Read no feedback for an open span or an interrupted run, whose pages run other statements.
         "feedback": () if asked or span else await _feedback(call, found),
         "before": checkpoint_before(found, timeline),
         "sees_memory": await sees_memory(call, "search"),
@@ -229,7 +229,7 @@ async def discard(call: PageCall) -> Done:
 
 
 async def _check_end(call: PageCall, thread_id: str, run_id: str) -> Run:
-    """Return a run whose end is the one that the form's page showed.
+    """Return a run, if it still has the end that the form's page showed.
 
     Raises:
         HTTPException: 404 if there is no such run, 409 if it was enqueued again.
@@ -337,7 +337,7 @@ async def _feedback(call: PageCall, run: Run) -> tuple[Feedback, ...]:
 
 
 async def _next_run(call: PageCall, run: Run) -> str | None:
-    """Return the thread's first run after the end of a run, if it is among the next few."""
+    """Return the thread's first run that began after the end of a run, if it is among the next few runs."""
     later = await call.state.runs.list(thread_id=run.thread_id, since=run.ended_at, limit=_LATER)
     if later.next is not None:
         return None

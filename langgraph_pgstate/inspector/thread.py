@@ -33,7 +33,7 @@ from langgraph_pgstate.threads.types import CheckpointState, CheckpointTree, Thr
 VIEWS: Final = ("conversation", "state", "changes", "origin", "events")
 _TREE: Final = 100
 _EVENTS: Final = 100
-# Most characters and rows that a page shows.
+# Maximum numbers of characters and rows that a page shows.
 _MOST_STATE: Final = 48_000
 _MOST_BESIDE: Final = 12_000
 _MOST_CHANGES: Final = 100
@@ -107,7 +107,7 @@ async def _keeping(call: PageCall, found: Thread) -> dict[str, Any]:
 
 
 async def _stub(call: PageCall, found: Thread) -> Page:
-    """Show an archived thread: since when, and to those who may see all threads where it is."""
+    """Show an archived thread and the time of its archiving. Callers who may see all threads also see its archive."""
     keeping, seen = await _keeping(call, found), await sees_all(call)
     ids = [found.thread_id] if seen and call.flag("check") else []
     place = await archived(call, found.thread_id) if seen else None
@@ -130,7 +130,7 @@ async def value(call: PageCall) -> Response:
         value = value[item]
         if call.query("part") is not None:
             return _file(value, call.number("part", 0))
-    # As a download, so that no browser shows its content as a page.
+    # Send a download, so that no browser shows the content as a page.
     headers = {"Content-Disposition": 'attachment; filename="value.json"'}
     return Response(to_json(value), 200, headers, "application/json")
 
@@ -145,7 +145,7 @@ def _file(message: Any, part: int) -> Response:
 
 
 async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> CheckpointTree:
-    """Return the tree of a fork with names for copied sent tasks, whose spans are on the source thread."""
+    """Return a fork's tree with the names of copied tasks. The source thread names them, because it has their spans."""
     source_id = found.forked_from_thread_id
     if source_id is None or all("" not in node.tasks for node in tree.nodes) or not await _may_read(call, source_id):
         return tree
@@ -181,7 +181,7 @@ async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] 
 
 
 async def _not_run(call: PageCall, found: Thread, node: TreeNode) -> str | None:
-    """Return why the failure at a checkpoint is an old one; `None` if it is the newest.
+    """Return why a failure at the newest checkpoint is not current; `None` if it is current.
 
     The reason is `source` if the failure was copied by a fork that has not run since. It is `pending` or `running` if a
     new run will resume from the checkpoint.

@@ -48,7 +48,7 @@ async def threads(call: PageCall) -> Page:
         "may_hold": call.may_act and scope is None,
         "holds": call.may_act and scope is None and call.query("hold") is not None,
     }
-    # What was chosen would be lost by a refresh.
+    # A refresh would lose the choice of threads.
     return Page("threads.html", "Threads", data, is_live=call.query("cursor") is None and not data["holds"])
 
 

@@ -16,7 +16,7 @@ from langgraph_pgstate.record.types import Event, Run, ToolExecution
 from langgraph_pgstate.server.errors import missing, refuse
 
 NEWEST: Final = 20_000
-"""Most calls in the statistics. Older calls are left out, and the page says so."""
+"""Maximum number of calls in the statistics. Older calls are left out, and the page says so."""
 
 _PAGE: Final = 50
 _TOOLS: Final = 40
@@ -121,7 +121,7 @@ async def _settled(call: PageCall, found: ToolExecution) -> Event | None:
 
 
 async def unknown_effects_of(call: PageCall, run: Run | None, *, waits: bool = False) -> list[dict[str, str]]:
-    """Return the newest unknown effects of a run's thread, if the run failed because of one or its process died.
+    """Return the newest unknown effects of a run's thread, if an unknown effect made the run fail or its process died.
 
     Args:
         call: The request.

@@ -267,7 +267,7 @@ async def _put_answer(
         "is_default": request.is_default,
     }
     given = Answer(thread_id, checkpoint_id, interrupt.interrupt_id, request.plain, request.answered_by, _UNKNOWN)
-    # The id of the call, so that a repeated call enqueues the same run.
+    # The call's `answer_id` becomes the run's id, so that a repeated call enqueues the same run.
     resuming = await resumption(db, queries, codec, thread_id, interrupt.run_id, request.answer_id, command_for(given))
     if resuming is None:
         if must_enqueue:
@@ -277,7 +277,7 @@ async def _put_answer(
             )
         return bool(await insert_events(db, queries, queries.put_answer, parameters))
     async with db.transaction():
-        # Locked before the answer, in the same order as in `answer_by_default`.
+        # Lock the thread before the answer, in the same order as `answer_by_default`.
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
         if not await insert_events(db, queries, queries.put_answer, parameters):
             return False

@@ -1,5 +1,5 @@
 -- name: scan_interrupts
--- Return a page of the interrupts of all threads, newest first, below a cursor, including answered ones.
+-- Return a page of the interrupts of all threads, newest first, below a cursor, including answered interrupts.
 SELECT thread_id, checkpoint_id, created_at, task_id FROM /*schema*/writes
 WHERE idx = -3 AND checkpoint_ns = '' AND created_at <= :cursor_at::timestamptz
     AND (created_at < :cursor_at OR (thread_id, task_id) > (:cursor_thread::text, :cursor_task::text))
@@ -7,8 +7,8 @@ ORDER BY created_at DESC, thread_id, task_id
 LIMIT :page_size;
 
 -- name: get_interrupts
--- Return the open interrupts at some checkpoints, oldest first: those of unfinished tasks whose checkpoint has no
--- children. Only of a user's, tenant's or agent's threads, or of those that a caller may see, if given.
+-- Return the open interrupts at some checkpoints, oldest first: interrupts of unfinished tasks whose checkpoint has no
+-- children. If given, only threads of a user, tenant or agent, or threads that a caller may see.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: threads.title
 -- matches: threads.metadata from scope

@@ -30,14 +30,14 @@ from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, e
 from langgraph_pgstate.schema.queries import Queries
 
 _KIND: Final = "interrupted"
-# Most pages of interrupts that are read for one result page, including skipped, answered interrupts.
+# Size and maximum number of pages of interrupts that are read for one result page. Answered interrupts are skipped.
 _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
 _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None, "scope": None}
 
 _logger = logging.getLogger("langgraph_pgstate")
 
-# Thread and checkpoint.
+# Ids of a thread and of its checkpoint.
 Place = tuple[str, str]
 
 
@@ -50,7 +50,7 @@ class InterruptedRequest:
         answered: Threads with answers not picked up yet; otherwise threads with unanswered interrupts.
         cursor: Time, thread and task of the last interrupt read.
         size: Page size.
-        scans: Most pages of interrupts to read.
+        scans: Maximum number of pages of interrupts to read.
         scan_size: Size of these pages.
     """
 
@@ -82,7 +82,7 @@ async def list_interrupted(
 ) -> Page[InterruptedThread]:
     """Return a page of threads with unanswered interrupts, newest interrupt first. Reads no state.
 
-    Takes three round trips for each page of interrupts that is read, answered ones included. A page may hold
+    Takes three round trips for each page of interrupts that is read, including answered interrupts. A page may hold
     fewer threads than requested and have a next one. A prune removes answered interrupts.
     """
     found: list[InterruptedThread] = []
@@ -97,7 +97,7 @@ async def list_interrupted(
         for thread_id, checkpoint_id, at, task_id in rows:
             place = interrupted.get((thread_id, checkpoint_id))
             cursor = (at, thread_id, task_id)
-            # A thread whose tasks have several interrupts is listed once, at its newest.
+            # A thread with several interrupts is listed once, at its newest interrupt.
             if place is None or place.leader != task_id:
                 continue
             if place.answers if filter.answered else place.open_interrupts:
@@ -270,7 +270,7 @@ async def list_answered(
     ) in await db.fetch(queries.list_answered, key):
         place = (thread_id, checkpoint_id)
         value = reader.loads(type_, data, f"the answer to {id} of thread {thread_id!r}")
-        # A task that has asked again has a new question there.
+        # If the task was interrupted again after the answer, the row holds the later interrupt.
         is_known = asked is not None and asked_at <= at
         interrupts = _interrupts_in(reader, place, task_id, asked_in, asked_at, asked) if is_known else []
         interrupt = next((one for one in interrupts if one.interrupt_id == id), None)

@@ -19,8 +19,8 @@ class InterruptFilter(OwnerFilter, total=False):
     Attributes:
         answered: Return threads with answers that no run has used yet, instead of threads with unanswered interrupts.
         scope: Only threads whose metadata contain this, because the caller may see only these.
-        scan: Most interrupts to read, including answered ones, in three round trips; 1,000 at most. By default 5,000 in
-            pages of 200.
+        scan: Maximum number of interrupts to read, including answered interrupts, in three round trips; at most 1,000.
+            By default, up to 5,000 are read in pages of 200.
     """
 
     answered: bool

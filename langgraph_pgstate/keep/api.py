@@ -30,7 +30,7 @@ from langgraph_pgstate.threads.filters import ThreadSearch
 from langgraph_pgstate.threads.search import list_threads
 
 QUIET: Final = timedelta(seconds=30)
-"""Time for which a thread must not have been active by default."""
+"""Default of the time for which a thread must not have been active."""
 _KIND: Final = "archived"
 
 Progress = Callable[[ArchiveReport | RestoreReport], None]
@@ -195,7 +195,7 @@ class AsyncArchive:
         return report
 
     async def check(self, thread_ids: Sequence[str] | None = None) -> RestoreReport:
-        """Read and verify archives: those of given archived threads, or all that stubs name.
+        """Read and verify the archives of given archived threads, or all archives that stubs name.
 
         Raises:
             ArchiveError: If an archive is damaged.
@@ -226,10 +226,8 @@ class AsyncArchive:
         """Return a page of archived threads, by id. One round trip.
 
         Args:
-            user_id: Only those of this user.
-            agent: Only those of this agent.
-            archive_id: Only those of this archive.
-            thread_ids: Only these.
+            user_id: Only threads of this user. agent: Only threads of this agent. archive_id: Only threads of this
+                archive. thread_ids: Only these threads.
             limit: Page size, 1,000 at most.
             cursor: `next` of the previous page.
 
@@ -256,7 +254,7 @@ class AsyncRetention:
     async def put(
         self, name: str, *, by: str | None = None, expected_version: int | None = None, **fields: Unpack[PolicyFields]
     ) -> Policy:
-        """Store a policy, or replace the one of its name. One transaction.
+        """Store a policy, or replace the policy of its name. One transaction.
 
         If several policies select a thread, all of them are applied.
 
@@ -282,7 +280,7 @@ class AsyncRetention:
         return tuple(await self._runner.run(retention.list_policies, self._queries))
 
     async def delete(self, name: str, *, by: str | None = None, expected_version: int | None = None) -> bool:
-        """Delete a policy, and return whether there was one. One transaction; safe to repeat. Takes what `put` does.
+        """Delete a policy, and return whether there was one. One transaction; safe to repeat. Arguments as for `put`.
 
         Raises:
             StalePolicyError: If the policy has another version than the expected one. Nothing was written.
@@ -298,7 +296,7 @@ class AsyncRetention:
     ) -> tuple[PolicyReport, ...]:
         """Apply all policies, or one, as `maintain` does. Safe to repeat, to stop, and to run concurrently.
 
-        Threads that are held or in use are not changed. The report names those that are held.
+        Threads that are held or in use are not changed. The report names the held threads.
 
         Args:
             name: Only this policy.

@@ -77,8 +77,8 @@ FROM tables t JOIN described d ON d.oid = t.oid
 ORDER BY t.is_referring, t.name;
 
 -- name: explain_archivable
--- Return the existing ones of some threads, each with the reason why it must not be archived now, or null; its archive
--- if it is archived; and its owner.
+-- Return, for each given thread that exists: the reason not to archive it now or null, its archive or null, and its
+-- owner.
 SELECT t.thread_id, CASE
         WHEN t.archived_at IS NOT NULL THEN 'archived'
         WHEN EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id) THEN 'held'
@@ -102,7 +102,7 @@ ORDER BY t.thread_id;
 
 -- name: lock_threads_for_update
 -- Lock the rows of some threads until the transaction ends against all other locks on them (prunes, holds, labels,
--- guarded writes, enqueueing); leave out those that another transaction has locked. Return them, with their archives.
+-- guarded writes, enqueueing); leave out rows that another transaction has locked. Return them, with their archives.
 SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id FOR UPDATE SKIP LOCKED;
 
@@ -169,13 +169,13 @@ ORDER BY t.thread_id
 LIMIT :page_size;
 
 -- name: lock_stubs
--- Lock the rows of some threads until the transaction ends, and return them with their archives, null for those that
--- are not archived.
+-- Lock the rows of some threads until the transaction ends, and return each with its archive, or null if the thread is
+-- not archived.
 SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id FOR UPDATE;
 
 -- name: find_tombstones
--- Return the deleted ones of some threads whose ids must not be used again yet.
+-- Return the given threads that were deleted and whose ids must not be used again yet.
 SELECT d.thread_id, d.deleted_at FROM /*schema*/tombstones d
 WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() ORDER BY d.thread_id;
 
@@ -209,5 +209,5 @@ DELETE FROM /*schema*/archives WHERE archive_id = :archive_id::text;
 
 -- name: reuse_data_keys
 -- Store that rows are encrypted under retired data keys again, so that the next rotation encrypts them under newer
--- ones.
+-- keys.
 UPDATE /*schema*/data_keys SET retired_at = NULL WHERE key_id = ANY(:key_ids::text[]) AND retired_at IS NOT NULL;

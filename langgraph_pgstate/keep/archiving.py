@@ -28,7 +28,7 @@ from langgraph_pgstate.schema.queries import Queries, migrations
 from langgraph_pgstate.threads.holds import holds_of
 
 PAGE: Final = 200
-"""Threads that are looked at together, and packed into one archive at most."""
+"""Maximum number of threads that are read together and packed into one archive."""
 _PACK_BYTES: Final = 16 * 1024 * 1024
 _CHANGED: Final = "changed while it was copied"
 _DELETED: Final = "is in an archive that was deleted while it was made"
@@ -72,7 +72,7 @@ async def check_held(db: Connection, queries: Queries, thread_ids: Sequence[str]
 async def explain(
     db: Connection, queries: Queries, thread_ids: Sequence[str], idle_for: timedelta
 ) -> dict[str, tuple[str | None, str | None, str | None]]:
-    """Return by thread why it must not be archived now, its archive, and its owner. One round trip."""
+    """Return by thread: the reason not to archive it now or `None`, its archive, and its owner. One round trip."""
     rows = await db.fetch(queries.explain_archivable, {"thread_ids": [*thread_ids], "idle_for": idle_for})
     found: dict[str, tuple[str | None, str | None, str | None]] = dict.fromkeys(thread_ids, ("missing", None, None))
     return found | {thread_id: (reason, archive_id, user_id) for thread_id, reason, archive_id, user_id in rows}
@@ -81,7 +81,7 @@ async def explain(
 async def inspect(
     db: Connection, queries: Queries, tables: Tables, thread_ids: Sequence[str], idle_for: timedelta
 ) -> tuple[dict[str, str], dict[str, tuple[int, int]], dict[str, str | None]]:
-    """Return by thread why it must not be archived; number and bytes of the rows of the others; and all owners.
+    """Return, each by thread: reasons not to archive; number and bytes of rows of the other threads; and owners.
 
     Two round trips.
     """
@@ -155,7 +155,7 @@ async def delete_archived(
             if not is_locked(error):
                 raise
             if len(ids) > 1:
-                # It is unknown which of the threads is locked.
+                # The error does not say which thread is locked.
                 for thread_id in ids:
                     alone = await _delete_one(db, queries, tables, manifest, thread_id, idle_for)
                     left.update({} if alone is None else {thread_id: alone})
@@ -205,7 +205,7 @@ async def _delete(
     }
     if changed:
         raise _ChangedError(changed)
-    # If the connection was lost, an earlier attempt may have deleted them.
+    # If the connection was lost, an earlier attempt may have deleted these threads.
     going = [thread_id for thread_id in ids if reasons[thread_id][0] is None]
     if not going:
         return
@@ -252,7 +252,7 @@ async def archive_threads(
     Args:
         runner: The database.
         queries: The queries of its schema.
-        objects: Where archives are stored.
+        objects: The place where archives are stored.
         thread_ids: The threads.
         tenant: The tenant whose threads they are.
         idle_for: Time for which a thread must not have been active.
@@ -349,7 +349,7 @@ async def delete_objects(runner: Runner, objects: Objects, archive_id: str) -> N
 
 
 async def delete_unused(db: Connection, queries: Queries, archive_id: str) -> None:
-    """Delete the rows of an archive, unless a call that has claimed it does so. One transaction; safe to repeat."""
+    """Delete the rows of an archive, unless another call has claimed it. One transaction; safe to repeat."""
     key = {"archive_id": archive_id}
     async with db.transaction():
         if await db.fetch(queries.lock_archive, {**key, "deletion_id": None}):
@@ -363,7 +363,7 @@ async def store(runner: Runner, queries: Queries, objects: Objects, manifest: Ma
     If that fails or is cancelled, the archive is deleted. If objects cannot be deleted, its row is kept.
 
     Raises:
-        ArchiveError: If the objects that are read differ from those that were stored.
+        ArchiveError: If the objects that are read differ from the stored objects.
         ArchiveUnavailableError: If they cannot be stored or read.
     """
     try:

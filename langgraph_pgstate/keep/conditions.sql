@@ -19,7 +19,7 @@ SELECT FROM /*schema*/threads t WHERE
     );
 
 -- condition: is_of_user
--- Whether a namespace is a user's: this package's have the user's id after `user`, others have it as any label.
+-- Whether a namespace is a user's: this package puts the user's id after `user`, others may use it as any label.
 SELECT FROM /*schema*/memories o WHERE CASE WHEN o.namespace[1] IN ('memories', 'notes') THEN EXISTS (
         SELECT 1 FROM unnest(o.namespace) WITH ORDINALITY AS l (label, place)
         WHERE l.label = 'user' AND o.namespace[(l.place + 1::bigint)::integer] = :user_id::text

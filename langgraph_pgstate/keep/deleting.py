@@ -1,8 +1,8 @@
 """Deletion of threads from archives.
 
-An archive with other threads is written again without those to delete, without decompression. The stubs of the others
-name the new archive before the old one is deleted. If the process is killed, rows name all remaining objects, so that
-the same call can continue.
+An archive with other threads is written again without the deleted threads, and without decompression. The stubs of the
+others name the new archive before the old one is deleted. If the process is killed, rows name all remaining objects, so
+that the same call can continue.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def find_copies(db: Connection, queries: Queries, thread_ids: Sequence[str
 
 
 async def copies_of(runner: Runner, queries: Queries, thread_ids: Sequence[str]) -> AsyncIterator[Copies]:
-    """Yield the archives with copies of some threads, also those that are made while the first ones are deleted.
+    """Yield the archives with copies of some threads, including archives that are made during the deletion.
 
     Raises:
         ThreadHeldError: If a thread is held.
@@ -122,7 +122,7 @@ async def _read(runner: Runner, objects: Objects, copies: Copies, tenant: str | 
 
 
 def _repack(manifest: Manifest, data: bytes, kept: Sequence[str]) -> tuple[bytes, Manifest]:
-    """Return an archive with some threads of another one."""
+    """Return an archive with some threads of another archive."""
     pieces: list[bytes] = []
     frames: dict[str, Frame] = {}
     offset = 0
@@ -175,7 +175,7 @@ async def move_stubs(
     """
     archive_id = copies.archive_id
     async with db.transaction():
-        # If the connection was lost, an earlier attempt may have changed them.
+        # If the connection was lost, an earlier attempt may have changed the stubs.
         if new_archive_id in {row[0] for row in await db.fetch(queries.find_archives, {"thread_ids": [*thread_ids]})}:
             return
         await _lock_claimed(db, queries, copies, deletion_id)

@@ -54,7 +54,7 @@ T = TypeVar("T")
 Counts = Counter[str]
 
 _PAGE: Final = 200
-# Maximum number of rounds. Each finds rows that were stored during the one before.
+# Maximum number of rounds. Each round finds rows that were stored during the round before.
 _ROUNDS: Final = 5
 
 BY_THREAD: Final = frozenset({
@@ -62,10 +62,10 @@ BY_THREAD: Final = frozenset({
     *("runs", "feedback", "queue", "run_requests", "stream_batches", "webhooks", "spans", "span_exports"),
     *("tool_executions", "messages", "events", "event_chains", "event_hashes", "journal", "archived_threads"),
 })  # fmt: skip
-"""Tables whose rows go with their thread."""
+"""Tables whose rows are deleted with their thread."""
 
 KEYS: Final = frozenset({"data_keys"})
-"""Tables of keys that are destroyed: those of a scope `user:ID` or `thread:ID`."""
+"""Tables of data keys. The keys of the scopes `user:ID` and `thread:ID` are destroyed."""
 
 BY_USER: Final[Mapping[str, tuple[str, ...]]] = {
     "memories": ("erase_memory_changes_by_user",),
@@ -75,7 +75,7 @@ BY_USER: Final[Mapping[str, tuple[str, ...]]] = {
     "file_texts": ("erase_file_texts_of_user",),
     "file_versions": ("erase_file_versions_of_user", "erase_file_changes_by_user"),
     "schedules": ("erase_schedules_of_user",),
-    # The statements find versions by their assistants.
+    # Delete versions first, because their statement finds them by their assistants.
     "assistant_versions": ("erase_assistant_versions_of_user",),
     "assistants": ("erase_assistants_of_user",),
     "budgets": ("erase_budgets_of_user",),
@@ -86,10 +86,10 @@ BY_USER: Final[Mapping[str, tuple[str, ...]]] = {
     "feedback": ("erase_feedback_by_user",),
     "answers": ("erase_answers_by_user",),
 }
-"""Tables with rows of a user that are of no thread, or of threads of others, and the statements on them, in order."""
+"""By table with a user's rows outside of the user's threads: the statements that erase these rows, in order."""
 
 EXCEPTED: Final[Mapping[str, str]] = {
-    "holds": "a thread that is held is not erased; the person who holds it is named by her office",
+    "holds": "a thread that is held is not erased; its hold names a person who acted officially",
     "migrations": "versions of the schema",
     "workers": "processes",
     "exporters": "processes and the addresses of collectors",
@@ -160,7 +160,7 @@ async def erase(
     dry_run: bool,
     tenant: str | None = None,
 ) -> Erasure:
-    """Erase the subject of a request. Safe to repeat: the next call erases what an interrupted one has left.
+    """Erase the subject of a request. Safe to repeat: the next call continues an interrupted erasure.
 
     Raises:
         NotFoundError: If there is no such thread or message. Nothing was written.
@@ -258,14 +258,14 @@ class _Work:
             if not new:
                 break
         else:
-            raise ConflictError("threads of the user are still being made: end her runs, and call it again")
+            raise ConflictError("threads of the user are still being made: end the user's runs, and repeat the call")
         await self._archives(self._done, user_id)
         for id in await self._threads("list_threads_with_runs_of_user", user_id):
             await self._part(id, _clear_user, self._codec, id, user_id)
         await self._acts(user_id)
         await self._part(None, _erase_rows, user_id)
         if self.report.is_complete:
-            # Threads that were kept are encrypted under these keys.
+            # Destroy the keys only if no thread was kept, because kept threads are encrypted under them.
             await self._part(None, _destroy_keys, user_id)
 
     async def single(self) -> None:
@@ -276,7 +276,7 @@ class _Work:
             await self._resume_or_refuse(f"there is no thread {thread_id!r}")
             return
         if request.kind == "thread":
-            # Refuse it before the erasure is stored.
+            # Refuse a held thread before the erasure is stored.
             await self._runner.run(_check_held, self._queries, thread_id)
             await self.begin()
             await self.tree(thread_id)
@@ -298,7 +298,7 @@ class _Work:
         self.report.counts = dict(self._counts)
 
     async def tree(self, thread_id: str) -> None:
-        """Erase a thread, and its forks and copies of the same user or of no user. Redact those of other users.
+        """Erase a thread with its forks and copies of the same user or of none. Redact other users' forks and copies.
 
         Archived threads are restored first, because a redaction compares the inherited content of both threads.
         """
@@ -309,7 +309,7 @@ class _Work:
                 await self._heir(heir, _redact_heir, self._codec, heir, source)
         kept = {one.thread_id for one in self.report.kept}
         needed = {source: heir for heir, source in others if heir in kept}
-        # Erase the thread itself last: a repeated call finds the others by it.
+        # Erase the thread itself last, because a repeated call finds its forks and copies by it.
         for id in members:
             is_new = id not in self._done
             self._done.add(id)
@@ -329,7 +329,7 @@ class _Work:
         await self._runner.run(_check_unused, self._queries, thread_id)
         await self.begin()
         members, others = await self._runner.run(_find_tree, self._queries, thread_id)
-        # Redact the thread itself last: a repeated call finds the message in it.
+        # Redact the thread itself last, because a repeated call finds the message in it.
         for id in [*dict.fromkeys([*(heir for heir, _ in others), *members])]:
             if id == thread_id and self.report.kept:
                 self._keep(id, _needed_by(self.report.kept[0].thread_id))
@@ -337,7 +337,7 @@ class _Work:
                 await self._heir(id, _redact, id, what, message_id)
 
     async def _heir(self, thread_id: str, work: Callable[..., Awaitable[Counts]], *given: Any) -> None:
-        """Redact a thread that is kept. Restore it if it is archived, and delete its copies in archives."""
+        """Redact content that a thread inherited. Restore an archived thread first; delete its copies in archives."""
         if not await self._is_away(thread_id):
             await self._part(thread_id, work, *given)
         await self._archives([thread_id], None)
@@ -366,7 +366,7 @@ class _Work:
         return thread_id in self._away
 
     async def _archives(self, thread_ids: Iterable[str], user_id: str | None) -> None:
-        """Delete the copies of threads in archives, except those of threads that were kept."""
+        """Delete the copies of threads in archives, except copies of kept threads."""
         given = {"thread_ids": [*thread_ids], "user_id": user_id}
         rows = await self._runner.run(_fetch, self._queries, "list_archived_copies", given)
         kept = {one.thread_id for one in self.report.kept}
@@ -420,11 +420,11 @@ class _Work:
 
 
 def _needed_by(heir: str) -> str:
-    return f"thread {heir!r} has inherited from it, and cannot be redacted now"
+    return f"thread {heir!r} has inherited from this thread, and cannot be redacted now"
 
 
 class _NotNative(ConfigurationError):
-    """The error of a thread whose values another serializer than LangGraph's has encoded."""
+    """The error for a thread whose values were encoded by another serializer than LangGraph's."""
 
 
 def _need_native(codec: ValueCodec) -> None:
@@ -465,7 +465,7 @@ async def find_open(db: Connection, queries: Queries, request: EraseRequest) -> 
 
 
 async def _find_tree(db: Connection, queries: Queries, thread_id: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the threads to erase with a thread, itself last, and threads of other users, each with its source."""
+    """Return forks and copies to erase with a thread, then the thread; and heirs of other users with their sources."""
     owners = await db.fetch(queries.get_owner_of, {"thread_id": thread_id})
     owner = owners[0][0] if owners else None
     members, others = [thread_id], dict[tuple[str, str], None]()
@@ -523,7 +523,7 @@ async def _redact_heir(
 async def _clear_user(
     db: Connection, queries: Queries, erasure_id: str | None, codec: ValueCodec, thread_id: str, user_id: str
 ) -> Counts:
-    """Redact content of a user's runs in a thread of others: its messages, inputs and outputs."""
+    """Redact the content of a user's runs in another user's thread: messages, inputs and outputs."""
     _need_native(codec)
     await refuse_held(db, queries, thread_id)
     key = {"thread_id": thread_id, "user_id": user_id}

@@ -1,5 +1,5 @@
 -- name: list_archived_copies
--- Return threads of which archives have copies: some given ones, and those that were a user's when they were archived.
+-- Return threads that have copies in archives: given threads, and threads that were a user's when they were archived.
 SELECT DISTINCT c.thread_id FROM /*schema*/archived_threads c
 WHERE c.thread_id = ANY(:thread_ids::text[]) OR c.user_id = :user_id::text
 ORDER BY c.thread_id;
@@ -113,12 +113,12 @@ UNION ALL SELECT 'tombstones', count(*) FROM /*schema*/tombstones WHERE thread_i
 SELECT t.user_id FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text;
 
 -- name: erase_thread_events
--- Delete all events of a thread, also those of persons who have deleted it before.
+-- Delete all events of a thread, including events of persons who have deleted it before.
 DELETE FROM /*schema*/events WHERE thread_id = :thread_id::text;
 
 -- name: erase_thread_rest
--- Delete what the deletion of a thread leaves: the application's schedules that run on it, and its tombstone. Remove
--- its id from its forks.
+-- Delete rows that the deletion of a thread leaves: the application's schedules that run on it, and its tombstone.
+-- Remove its id from its forks.
 WITH gone_schedules AS (
     DELETE FROM /*schema*/schedules WHERE thread_id = :thread_id::text
 ), last_runs AS (
@@ -158,8 +158,8 @@ DELETE FROM /*schema*/memory_versions v WHERE v.thread_id = :thread_id::text
     AND (:message_id::text IS NULL OR v.message_id = :message_id);
 
 -- name: erase_memories_of_user
--- Delete a user's memories: those about the user, and those in the user's namespaces that are about no one else. Return
--- their keys.
+-- Delete a user's memories: memories about the user, and memories in the user's namespaces that are about nobody else.
+-- Return their keys.
 DELETE FROM /*schema*/memories o
 WHERE o.user_id = :user_id::text OR o.user_id IS NULL AND /*is_of_user*/true
 RETURNING o.namespace, o.key;
@@ -228,17 +228,17 @@ UPDATE /*schema*/deleted_costs SET user_id = NULL, key = nullif(key, :user_id)
 WHERE user_id = :user_id::text OR key = :user_id;
 
 -- name: erase_feedback_by_user
--- Delete the feedback that a user has given on runs of others.
+-- Delete the feedback that a user has given on other users' runs.
 DELETE FROM /*schema*/feedback f WHERE f.created_by = :user_id::text
     AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = f.thread_id);
 
 -- name: erase_answers_by_user
--- Remove a user's name from answers to interrupts of others' threads.
+-- Remove a user's name from answers to interrupts of other users' threads.
 UPDATE /*schema*/answers SET answered_by = '[erased]' WHERE answered_by = :user_id::text
     AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = answers.thread_id);
 
 -- name: list_held_acts_of_user
--- Return the held threads of others in which a user has answered or given feedback, with the persons who hold them.
+-- Return other users' held threads in which a user has answered or given feedback, with the persons who hold them.
 SELECT DISTINCT ON (h.thread_id) h.thread_id, h.held_by, h.reason, h.created_at
 FROM (
     SELECT a.thread_id FROM /*schema*/answers a WHERE a.answered_by = :user_id::text
@@ -248,18 +248,18 @@ FROM (
 ORDER BY h.thread_id, h.created_at;
 
 -- name: erase_memory_changes_by_user
--- Remove a user's name from memories of others.
+-- Remove a user's name from other users' memories.
 UPDATE /*schema*/memories SET changed_by = '[erased]' WHERE changed_by = :user_id::text;
 
 -- name: erase_memory_version_changes_by_user
--- Remove a user's name from versions of memories of others.
+-- Remove a user's name from versions of other users' memories.
 UPDATE /*schema*/memory_versions SET
     changed_by = CASE WHEN changed_by = :user_id::text THEN '[erased]' ELSE changed_by END,
     deleted_by = CASE WHEN deleted_by = :user_id THEN '[erased]' ELSE deleted_by END
 WHERE changed_by = :user_id OR deleted_by = :user_id;
 
 -- name: erase_file_changes_by_user
--- Remove a user's name from versions of files of others.
+-- Remove a user's name from versions of other users' files.
 UPDATE /*schema*/file_versions SET changed_by = '[erased]' WHERE changed_by = :user_id::text;
 
 -- name: list_events_by_user

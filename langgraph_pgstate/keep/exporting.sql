@@ -63,7 +63,7 @@ WHERE (s.name COLLATE "C", s.key COLLATE "C") > (:cursor_name::text, :cursor_key
 ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 
 -- name: export_user_rows
--- Return a page of a user's rows outside of threads, or in threads of others, as JSON, by table.
+-- Return a page of a user's rows outside of threads, or in other users' threads, as JSON, by table.
 -- opens: feedback.comment from content.comment of name feedback
 -- opens: events.payload from content.payload of name events
 -- opens: runs.input from content.input of name runs
@@ -120,7 +120,7 @@ SELECT s.name, s.key, s.content FROM (
     SELECT 'events', v.thread_id || ' ' || v.event_id, to_jsonb(v) FROM /*schema*/events v
     WHERE v.kind IN ('action', 'answer') AND v.payload ->> 'by' = :user_id
     UNION ALL
-    -- Its output is left out, because it has content of others.
+    -- Leave out the output, which has content of other users.
     SELECT 'runs', r.thread_id || ' ' || r.run_id, to_jsonb(r) - 'output'::text
     FROM /*schema*/runs r LEFT JOIN /*schema*/threads t ON t.thread_id = r.thread_id
     WHERE r.user_id = :user_id AND t.user_id IS DISTINCT FROM :user_id

@@ -56,7 +56,7 @@ class Objects(Protocol):
         ...
 
     def list(self, ending: str) -> list[str]:
-        """Return the names with an ending, sorted. Raises the errors of `put`."""
+        """Return the sorted names of objects that end with a text. Raises the errors of `put`."""
         ...
 
 
@@ -85,8 +85,8 @@ def check_url(url: str) -> str:
 def open_objects(url: str) -> Objects:
     """Return the objects of a URL. Nothing is connected or made before the first call.
 
-    The credentials of buckets are those that their own programs use: AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL,
-    GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and so on, from the environment.
+    The credentials of buckets come from the environment variables of the buckets' own programs: AWS_ACCESS_KEY_ID,
+    AWS_REGION, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and so on.
 
     Raises:
         ConfigurationError: If it has another form, or requires the extra `archive`, which is not installed.

@@ -36,7 +36,7 @@ _FIELD: Final = struct.Struct("!Ii")
 _ARRAY: Final = struct.Struct("!iiIii")
 _LEVEL: Final = 3
 _TEXT_MAGIC: Final = TEXT_MAGIC.encode()
-# A frame states the size of its content. Allocate no more than the size in the manifest.
+# Maximum size of a frame's content. No more than the size in the manifest is allocated.
 _MOST_BYTES: Final = 2**31
 
 Columns = Mapping[str, Sequence[tuple[str, str]]]
@@ -180,7 +180,7 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
         version = plain["format"]
         found = _root(plain)
         if found.hex() != told:
-            raise ArchiveError(where, "is damaged: its SHA-256 is not the one that it names")
+            raise ArchiveError(where, "is damaged: its SHA-256 differs from the one in its `root`")
         if root is not None and found != root:
             raise ArchiveError(where, "is not the manifest that the database names")
         if version != FORMAT:
@@ -293,7 +293,7 @@ def unpack(frame: Frame, data: bytes, where: str) -> dict[str, list[bytes]]:
 
 
 def check_pack(manifest: Manifest, data: bytes, where: str) -> None:
-    """Check a whole pack: its digest, and those of all its threads and parts.
+    """Check a whole pack: its digest, and the digests of all its threads and parts.
 
     Raises:
         ArchiveError: If it is damaged.

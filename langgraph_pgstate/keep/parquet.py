@@ -1,9 +1,9 @@
 """Parquet files of runs, spans, messages, tool executions and usage, a file for each month, for analysts.
 
-A file is written, read back and compared before it counts. Spans of old months can be dropped then: under a lock that
-keeps others from storing spans, if they are still those that were exported. A month is not detached before: its spans
-would be out of reach of erasures, holds and archives, and where there is a default partition it would take the same
-lock. The file of a month of which spans were dropped says so, and later files of the month keep its rows.
+A file is written, read back and compared. Then the spans of an old month can be dropped, under a lock against storing
+spans, if they have not changed since the export. The month's partition is not detached before the export: erasures,
+holds and archives would miss its spans, and with a default partition the detachment takes the same lock. Metadata of a
+month's file say that spans were dropped, and later files of the month keep these spans.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from langgraph_pgstate.schema.tenancy import has_walls, list_tenants, of_tenant
 
 _PAGE: Final = 5000
 _SPANS: Final = "spans"
-# Metadata of a file of which spans were dropped, or are about to be.
+# Key of the metadata of a file whose spans were dropped, or are about to be dropped.
 _DROPPED: Final = b"pgstate.dropped"
 _MONTH: Final = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
 _MONEY: Final = Decimal("1e-12")
@@ -43,7 +43,7 @@ class Dataset(NamedTuple):
     Attributes:
         query: Name of the statement that reads a page of a month.
         columns: Name and type of its columns.
-        cursor: The parameters of the cursor, with the column that each is of.
+        cursor: The parameters of the cursor, each with the column whose value it takes.
         content: Columns that are null unless contents are exported.
     """
 
@@ -138,19 +138,17 @@ class AsyncParquet:
     ) -> tuple[ExportedFile, ...]:
         """Write a file for each kind and month that has rows, like `spans/2026-01.parquet`. Safe to repeat.
 
-        Each is read back and compared. Rows of archived threads are not in the database. Memory holds one file. Files
+        Each file is read back and compared. It has no rows of archived threads. Memory holds one file. Files
         of a tenant are in a folder of its name.
 
         Args:
-            to: Where, as for `archive.put`.
-            months: Only these, like `2026-01`; all by default.
+            to: URL of the place, as for `archive.put`. months: Only these months, like `2026-01`; all by default.
             content: Also inputs, outputs, texts, arguments and messages of errors.
             progress: Called with each file.
 
         Raises:
-            ArchiveError: If a file is another one when it is read back.
-            ArchiveUnavailableError: If it cannot be stored.
-            ConfigurationError: If an argument is invalid, or the extra is missing.
+            ArchiveError: If a file differs when it is read back. ArchiveUnavailableError: If a file cannot be stored.
+                ConfigurationError: If an argument is invalid, or the extra is missing.
         """
         _modules()
         wanted = None if months is None else [_month_of(one) for one in months]
@@ -168,19 +166,19 @@ class AsyncParquet:
     async def drop_spans(self, to: str, older_than: int) -> tuple[ExportedFile, ...]:
         """Export the spans of old months with all contents, verify the files, and drop the spans. Safe to repeat.
 
-        A month stays if it has spans of a thread that is held, or if some were stored or changed meanwhile. Where
-        tenants are kept apart, each has files of its own, in a folder of its name, and a month is dropped once all
-        tenants' spans are in them.
+        A month stays if it has spans of a held thread, or if spans were stored or changed meanwhile. If tenants are
+        kept apart, each tenant has its own files, in a folder of its name, and a month is dropped when the spans of all
+        tenants are in files.
 
         Args:
-            to: Where, as for `archive.put`.
-            older_than: Months that ended so many months ago, at least 1.
+            to: URL of the place, as for `archive.put`. older_than: Number of months, at least 1, since the end of the
+                newest month to drop.
 
         Returns:
             The files of the months that were dropped.
 
         Raises:
-            ArchiveError: If a file is another one when it is read back. Nothing was dropped of its month.
+            ArchiveError: If a file differs when it is read back. Spans of its month were not dropped.
             ArchiveUnavailableError: If it cannot be stored.
             ConfigurationError: If an argument is invalid, the extra is missing, or the state is of one tenant.
         """
@@ -214,13 +212,13 @@ class Parquet:
 
 
 async def _owners(runner: Any, queries: Queries, to: str) -> list[tuple[Any, str]]:
-    """Return by whom spans are exported, and where to: by each tenant, where tenants are kept apart.
+    """Return the runners that export spans, each with its URL: one for each tenant if tenants are kept apart.
 
     Raises:
-        ConfigurationError: If it is one tenant alone.
+        ConfigurationError: If the state is of one tenant.
     """
     if runner.tenant is not None:
-        raise ConfigurationError("a month has the spans of all tenants: drop it by a state that was opened without one")
+        raise ConfigurationError("a month has the spans of all tenants: drop it with a state opened without a tenant")
     if not await runner.run(has_walls, queries):
         return [(runner, to)]
     names = await runner.run(list_tenants, queries)
@@ -239,9 +237,10 @@ async def list_months(db: Connection, queries: Queries) -> list[str]:
 async def export_month(
     runner: Runner, queries: Queries, to: str, name: str, month: str, content: bool, *, is_dropped: bool = False
 ) -> ExportedFile | None:
-    """Write one file, read it back and compare it; none if there are no rows.
+    """Write one file, read it back and compare it. Return `None` if there are no rows.
 
-    Spans of an earlier file that were dropped since are in the new one, too. With `is_dropped`, its own may be.
+    The new file also has the spans of an earlier file that were dropped since. With `is_dropped`, the caller may drop
+    its spans.
     """
     arrow, parquet = _modules()
     dataset = DATASETS[name]
@@ -276,12 +275,12 @@ async def export_month(
     await runner.wait_for(objects.put, path, data)
     read = await runner.wait_for(objects.get, path)
     if read != data or parquet.ParquetFile(io.BytesIO(read)).read().num_rows != count:
-        raise ArchiveError(f"{objects.url}/{path}", "is damaged: it is not what was stored")
+        raise ArchiveError(f"{objects.url}/{path}", "is damaged: it differs from what was stored")
     return ExportedFile(name, month, f"{objects.url}/{path}", count, len(data))
 
 
 async def _earlier(runner: Runner, objects: Objects, path: str) -> Any:
-    """Return the spans of a file of which some may have been dropped; `None` if there is no such file."""
+    """Return the spans of a file, if some of them may have been dropped since; otherwise `None`."""
     _, parquet = _modules()
     try:
         data = await runner.wait_for(objects.get, path)

@@ -34,7 +34,7 @@ def request_erasure(user_id: str | None, thread_id: str | None, message_id: str 
     if message_id is not None:
         raise ConfigurationError("message_id requires thread_id, the thread of the message")
     if (user_id is None) == (thread_id is None):
-        raise ConfigurationError("say what to erase: user_id, thread_id, or thread_id and message_id")
+        raise ConfigurationError("one of user_id, thread_id, or thread_id with message_id must say what to erase")
     if user_id is not None:
         return EraseRequest("user", _named("user_id", user_id))
     return EraseRequest("thread", thread_id_of(thread_id))
@@ -101,7 +101,7 @@ class AsyncPrivacy:
         return await erase(self._runner, self._queries, self._codec, request, signer, **given)
 
     async def receipts(self, *, limit: int = 20, cursor: str | None = None) -> Page[StoredErasure]:
-        """Return a page of erasures with their receipts, newest first. Unfinished ones have no receipt.
+        """Return a page of erasures with their receipts, newest first. Unfinished erasures have no receipt.
 
         Args:
             limit: Page size, 1,000 at most.

@@ -90,7 +90,7 @@ class Signer:
 
     @property
     def can_sign(self) -> bool:
-        """Whether the key can sign, so is not a public key."""
+        """Whether the key can sign. A public key cannot."""
         return self._public is None or self._private is not None
 
     def code_of(self, subject: bytes) -> str:
@@ -114,7 +114,7 @@ class Signer:
         try:
             self._public.verify(bytes.fromhex(signature), content)
         except Exception:
-            # Its class is in a package that may be missing.
+            # Catch every error, because the class of the error is in a package that may be missing.
             return False
         return True
 

@@ -56,7 +56,7 @@ class Redaction:
         found = set()
         for text in self.texts:
             if len(text.strip()) >= _SHORTEST:
-                # The texts as they are encoded in JSON and printed by Python.
+                # Search for the texts in the forms in which JSON encodes them and Python prints them.
                 forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1])
                 found |= {form.encode("utf-8", "surrogatepass") for form in forms}
         self._probes = tuple(sorted(found, key=lambda form: (-len(form), form)))
@@ -87,7 +87,7 @@ def blank(data: bytes | bytearray) -> bytes:
 
 
 Found = Callable[[str, Mapping[str, Any], Mapping[str, Any]], None]
-"""Is told of each redacted message: its id, and its fields before and after."""
+"""Function that gets each redacted message: its id, and its fields before and after."""
 
 
 def redact_packed(data: bytes, what: Redaction, found: Found | None = None) -> bytes:
@@ -185,7 +185,7 @@ class _Walk:
         return end
 
     def _nested(self, start: int, end: int) -> None:
-        """Redact nested values: those of an extension, or encoded ones that are stored as bytes."""
+        """Redact nested values: values of an extension, or encoded values that are stored as bytes."""
         content = bytes(self.data[start:end])
         walk = _Walk(bytearray(content), self._what, self._found)
         walk.seen = self.seen

@@ -16,8 +16,8 @@ ORDER BY c.checkpoint_ns, c.checkpoint_id
 FOR UPDATE;
 
 -- name: redact_checkpoint
--- Replace a checkpoint's state and metadata by redacted ones. The new revision makes processes that cache it read it
--- again.
+-- Replace a checkpoint's state and metadata by redacted versions. Because of the new revision, processes that cache the
+-- checkpoint read it again.
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 UPDATE /*schema*/checkpoints SET state = :state::bytea, metadata = :metadata::text::jsonb, revision = :revision::bigint
@@ -29,13 +29,13 @@ UPDATE /*schema*/checkpoints SET revision = :revision::bigint
 WHERE thread_id = :thread_id::text AND segment_ids && :segment_ids::integer[];
 
 -- name: redact_segment
--- Replace the content of a segment by a redacted one.
+-- Replace the content of a segment by redacted content.
 -- seals: segments.data
 UPDATE /*schema*/segments SET data = :data::bytea
 WHERE thread_id = :thread_id::text AND segment_id = :segment_id::integer;
 
 -- name: redact_write
--- Replace pending writes by redacted ones.
+-- Replace pending writes by redacted writes.
 -- seals: writes.data
 UPDATE /*schema*/writes SET data = :data::bytea
 WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text AND checkpoint_id = :checkpoint_id::text

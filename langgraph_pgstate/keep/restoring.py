@@ -33,7 +33,7 @@ from langgraph_pgstate.schema.queries import Queries, migrations
 
 _GROUP_THREADS: Final = 100
 _GROUP_BYTES: Final = 16 * 1024 * 1024
-# Maximum bytes of rows in one statement.
+# Maximum number of bytes of rows in one statement.
 _STATEMENT_BYTES: Final = 8 * 1024 * 1024
 # Time within which a call may be repeated after a lost connection.
 _SAME_RESTORE: Final = timedelta(hours=1)
@@ -270,13 +270,13 @@ async def store_threads(
             if getattr(error, "sqlstate", None) != _UNIQUE_VIOLATION:
                 raise
             raise ConflictError(
-                f"one of {len(coming)} threads, {coming[0]!r} the first, has rows that its archive has as well"
+                f"one of {len(coming)} threads, of which {coming[0]!r} is the first, has rows that its archive also has"
             ) from error
         # A put in progress at the time of the archiving may have left rows, which are kept.
         whole = [thread_id for thread_id in coming if thread_id not in has_rows]
         found = await _digests(db, tables, whole)
         if {key: value for key, value in expected.items() if key[0] in whole and key[1] != THREADS} != found:
-            raise ArchiveError(f"archive {archive_id}", "has rows that the database stores otherwise")
+            raise ArchiveError(f"archive {archive_id}", "has rows that the database did not store unchanged")
         await db.execute(queries.end_stubs, {"thread_ids": coming})
         for thread_id in coming if by is not None else ():
             await note_action(db, queries, "restore", str(by), thread_id)
@@ -318,7 +318,7 @@ async def _insert(
     stubs: Collection[str],
     rows: Mapping[str, Mapping[str, Sequence[bytes]]],
 ) -> int:
-    """Insert rows, and return their number without those of `threads`. A stub is its thread's row, which exists."""
+    """Insert rows, and return their number, without rows of `threads`: a stub is its thread's row there."""
     count = 0
     for table in tables.all:
         ids = [one for one in thread_ids if one not in stubs] if table.name == THREADS else thread_ids

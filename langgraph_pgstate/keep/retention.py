@@ -3,8 +3,8 @@
 A policy selects threads by agent, tenant, user, status and metadata, and has ages at which contents of spans, messages
 and runs are removed, checkpoints are pruned, and threads are archived or deleted. Each thread is one transaction, or
 part of one small archive, so that no put waits. Archiving and deleting read idle threads only. Contents and checkpoints
-reach their ages also in active threads: a policy visits all threads once, and then those in which something may have
-reached its age meanwhile. Its position is in its row, where the next process continues.
+reach their ages also in active threads: a policy visits all threads once, and later only threads in which something may
+have reached its age since. Its position is in its row, where the next process continues.
 
 The policy `ttl` is for threads with a time to live (`threads.set_ttl`, `thread_ttl=`, `checkpointer.ttl` of a
 `langgraph.json`). Each thread's row has its time, and whether the thread is then deleted or pruned.
@@ -54,7 +54,7 @@ def request_policy(name: str, fields: PolicyFields) -> dict[str, Any]:
     if not identifier("name", name):
         raise ConfigurationError("a policy must have a name, got ''")
     if name == TTL:
-        raise ConfigurationError(f"{TTL!r} is the policy of threads with a time to live: set it by threads.set_ttl")
+        raise ConfigurationError(f"name must not be {TTL!r}: threads.set_ttl sets the time to live of a thread")
     found: dict[str, Any] = {"name": name, "metadata": json_of("metadata", given.get("metadata") or None)}
     for key in _SELECTORS:
         found[key] = text_of(key, given.get(key))
@@ -141,7 +141,7 @@ async def delete_policy(
 async def list_idle(
     db: Connection, queries: Queries, name: str, after: timedelta, cursor: str, *, with_archived: bool = False
 ) -> list[tuple[str, bool, bool]]:
-    """Return the next threads that were not active for a time: id, is archived, is held. One round trip."""
+    """Return the next threads that were not active for a time: id, whether archived, whether held. One round trip."""
     parameters = {"name": name, "after": after, "cursor_id": cursor, "with_archived": with_archived, "page_size": _PAGE}
     return [(row[0], row[1], row[2]) for row in await db.fetch(queries.list_idle_threads, parameters)]
 
@@ -149,7 +149,7 @@ async def list_idle(
 async def list_aging(
     db: Connection, queries: Queries, policy: Policy, cursor: str, pause: timedelta | None
 ) -> list[tuple[str, bool]]:
-    """Return the next threads in which something may have reached its age: id, is held. Two round trips.
+    """Return the next threads in which something may have reached its age: id, whether held. Two round trips.
 
     They follow the policy's position. After all threads and a pause, they start from the beginning. Without a pause,
     they follow the cursor, and nothing is written.

@@ -32,7 +32,7 @@ ON CONFLICT (name) DO UPDATE SET
 WHERE :expected::integer IS NULL OR retention_policies.version = :expected;
 
 -- name: list_policies
--- Return all policies, by name, and one of all threads with a time to live, if there are such.
+-- Return all policies by name, and a policy `ttl` if there are threads with a time to live.
 SELECT p.name, p.agent, p.tenant_id, p.user_id, p.status, p.metadata, p.content_after, p.prune_after, p.keep_last,
     p.archive_after, p.archive_to, p.delete_after, p.created_at, p.updated_at, p.version, p.applied_at
 FROM /*schema*/retention_policies p
@@ -56,7 +56,7 @@ DELETE FROM /*schema*/retention_policies WHERE name = :name::text;
 
 -- name: list_idle_threads
 -- Return a page of threads that a policy selects and that were not active for a time, after a cursor, and whether each
--- is archived and is held.
+-- is archived and whether it is held.
 -- leaves: threads.metadata
 -- plan: at each call
 SELECT t.thread_id, t.archived_at IS NOT NULL, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
@@ -68,8 +68,8 @@ ORDER BY t.thread_id
 LIMIT :page_size;
 
 -- name: hold_idle
--- Lock a thread's row until the transaction ends, if a policy is still for it and it was not active for a time; skip it
--- if it is locked. Return what is to become of it.
+-- Lock a thread's row until the transaction ends, if a policy still selects the thread and it was not active for a
+-- time. Skip a locked row. Return the action, which is to delete the thread.
 -- leaves: threads.metadata
 SELECT 'delete'::text, false
 FROM /*schema*/retention_policies p CROSS JOIN /*schema*/threads t
@@ -79,8 +79,8 @@ WHERE p.name = :name::text AND t.thread_id = :thread_id::text AND t.updated_at <
 FOR UPDATE OF t SKIP LOCKED;
 
 -- name: list_aging_threads
--- Return the next threads that a policy is for, in the order of their ids, of those in which something may have come of
--- age since it last went through all of them; with whether they are held.
+-- Return the next threads that a policy selects, by id, and whether each is held. Leave out threads in which nothing
+-- can have reached its age since the policy last visited all threads.
 -- leaves: threads.metadata
 -- plan: at each call
 SELECT t.thread_id, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
@@ -102,7 +102,7 @@ UPDATE /*schema*/retention_policies SET
 WHERE name = :name::text;
 
 -- name: begin_visits
--- Note that a policy begins to go through all threads, unless it is at it, or began the last time a moment ago.
+-- Store that a policy begins to visit all threads, unless it is visiting them, or began to a short time ago.
 UPDATE /*schema*/retention_policies SET began_at = now()
 WHERE name = :name::text AND began_at IS NULL AND (last_began_at IS NULL OR last_began_at <= now() - :pause::interval);
 

@@ -105,4 +105,4 @@ def _table(
 
 def _query(name: str, text: str, parameters: int) -> NamedQuery:
     names = ("thread_ids",) if parameters == 1 else tuple(f"p{number}" for number in range(parameters))
-    return NamedQuery(name, "Made of the catalogue.", text.encode(), names)
+    return NamedQuery(name, "Made from PostgreSQL's catalogue.", text.encode(), names)

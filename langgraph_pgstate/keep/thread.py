@@ -19,11 +19,11 @@ from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.schema.tenancy import list_tenants, of_tenant
 
 PERIOD_SECONDS: float = 300.0
-"""Seconds between two applications."""
+"""Seconds between two applications of the policies."""
 # Time after which a policy visits threads again that were active meanwhile.
 _PAUSE: Final = timedelta(hours=1)
 _STOP_SECONDS: Final = 5.0
-# One put in forty is beside a batch, so that the 95th percentile is little more than that of the others.
+# Batches take at most a fortieth of the time, so they hardly raise the 95th percentile of puts.
 _PAUSES: Final = 39
 _MOST_PAUSE_SECONDS: Final = 30.0
 _log = logging.getLogger("langgraph_pgstate.keep")
@@ -33,7 +33,7 @@ class Pace:
     """Pauses between batches, each 39 times as long as the batch before took.
 
     Args:
-        stopped: Ends it.
+        stopped: Ends the pauses.
     """
 
     def __init__(self, stopped: threading.Event) -> None:
@@ -50,12 +50,13 @@ class Pace:
 class RetentionThread:
     """A worker's thread that applies policies every few minutes, so that archiving does not delay its runs.
 
-    It connects each time, so that it holds no connection in between. Any number of workers may run one.
+    It connects for each application, so that it holds no connection in between. Any number of workers may run this
+    thread.
 
     Args:
         opening: Opens a database.
         queries: The queries of its schema.
-        of_tenants: Whether it applies those of all tenants, one after the other.
+        of_tenants: Whether it applies the policies of all tenants, one after the other.
     """
 
     def __init__(

@@ -163,10 +163,10 @@ class Policy:
     Attributes:
         name: Its name.
         agent: Only threads of this agent.
-        tenant_id: Only those of this tenant.
-        user_id: Only those of this user.
-        status: Only those of this status.
-        metadata: Only those whose metadata contain this.
+        tenant_id: Only threads of this tenant.
+        user_id: Only threads of this user.
+        status: Only threads of this status.
+        metadata: Only threads whose metadata contain this.
         content_after: Age at which content is removed from spans, messages and runs.
         prune_after: Age at which checkpoints are pruned.
         keep_last: Number of newest checkpoints to keep.

@@ -143,5 +143,5 @@ def test_what_is_no_assistant_is_refused(fields: dict[str, Any]) -> None:
         request_fields(CODEC, {}, is_new=True)
     with pytest.raises(SerializationError, match="context"):
         request_fields(CODEC, {"context": lambda: None})
-    with pytest.raises(ConfigurationError, match="sorted by"):
+    with pytest.raises(ConfigurationError, match="by must be one of"):
         assistants.list_sorted(CODEC, by="data")  # type: ignore[arg-type]

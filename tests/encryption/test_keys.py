@@ -123,7 +123,7 @@ async def test_what_is_cached_goes_on_while_the_master_is_down(
         with caplog.at_level(logging.WARNING, "langgraph_pgstate"):
             assert await saver.aget_tuple(config) is not None
             await saver.aput(*put_arguments(config, 1))
-        assert "is used on" in caplog.text
+        assert "stays in use" in caplog.text
         with pytest.raises(KeyUnavailableError, match="no route") as raised:
             await put(saver, "new", "bert")
         assert raised.value.retryable
@@ -253,7 +253,7 @@ def test_arguments_are_checked() -> None:
         assert "secret" not in str(raised.value)
     with pytest.raises(ConfigurationError, match="scope must be one of"):
         Encryption(LOCAL, scope="city")
-    with pytest.raises(ArgumentTypeError, match="readable must be keys"):
+    with pytest.raises(ArgumentTypeError, match="readable must be a list of keys"):
         Encryption(LOCAL, readable="name")
     with pytest.raises(ConfigurationError, match="32 bytes, got 3"):
         LocalMasterKey(b"abc")

@@ -71,7 +71,7 @@ async def test_a_receipt_is_signed_shown_compared_and_downloaded(dsn: str, schem
         change = f"UPDATE {schema}.erasures SET receipt = jsonb_set(receipt, '{{counts,threads}}', '7')"
         await connection.execute(change.encode())
     async with inspected(dsn, schema, receipt_key=key) as (_, visitor):
-        assert "The receipt does not hold" in await visitor.page(path)
+        assert "The receipt is not valid" in await visitor.page(path)
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
         change = f"UPDATE {schema}.erasures SET receipt = jsonb_set(receipt, '{{receipt_id}}', '\"other\"')"
         await connection.execute(change.encode())

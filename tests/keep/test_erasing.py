@@ -217,7 +217,7 @@ def test_a_thread_stays_until_its_heirs_can_be_redacted(state: PGState, ask: Ask
     for what in ({"thread_id": "hers", "message_id": "m1"}, {"thread_id": "hers"}, {"user_id": "evelyn"}):
         done = state.privacy.erase(**what, key=KEY)
         assert [one.thread_id for one in done.kept] == ["bobs", "hers"]
-        assert "thread 'bobs' has inherited from it" in done.kept[1].why
+        assert "thread 'bobs' has inherited from this thread" in done.kept[1].why
     state.threads.release("bobs", "case 7", by="counsel")
     ended = state.privacy.erase(user_id="evelyn", key=KEY)
     assert (ended.erasure_id, ended.is_complete) == (done.erasure_id, True)

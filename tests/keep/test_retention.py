@@ -225,11 +225,11 @@ def test_of_two_persons_the_second_is_refused(state: PGState) -> None:
     assert (made.version, made.applied_at) == (1, None)
     # The same call again, after a lost connection.
     assert state.retention.put("chats", by="Eve", expected_version=0, delete_after=30 * DAY) == made
-    with pytest.raises(StalePolicyError, match="has version 1, where none was expected"):
+    with pytest.raises(StalePolicyError, match="is at version 1, but the caller expected no policy"):
         state.retention.put("chats", by="Adam", expected_version=0, delete_after=20 * DAY)
     changed = state.retention.put("chats", by="Adam", expected_version=1, metadata={"kind": "chat"}, delete_after=DAY)
     assert (changed.version, changed.delete_after) == (2, DAY)
-    with pytest.raises(StalePolicyError, match="has version 2"):
+    with pytest.raises(StalePolicyError, match="is at version 2"):
         state.retention.put("chats", by="Eve", expected_version=1, delete_after=DAY)
     with pytest.raises(StalePolicyError):
         state.retention.delete("chats", by="Eve", expected_version=1)
@@ -251,7 +251,7 @@ def test_two_put_a_new_policy_at_once(state: PGState, dsn: str, schema: str) -> 
         wait_until(lambda: bool(ask(dsn, waiting)), "the second to wait")
         assert not second.done()
         first.commit()
-        with pytest.raises(StalePolicyError, match="has version 1"):
+        with pytest.raises(StalePolicyError, match="is at version 1"):
             second.result()
     assert [(one.version, one.delete_after) for one in state.retention.policies()] == [(1, DAY)]
     assert state.events.list("policy:p").items == ()

@@ -25,7 +25,7 @@ def entries(cls: Any) -> list[Callable[..., Any]]:
 def test_a_wrong_option_is_named_before_anything_is_opened(cls: Any, tmp_path: Path) -> None:
     for entry, where in zip(entries(cls), (NOWHERE, tmp_path / "data"), strict=True):
         with (
-            pytest.raises(TypeError, match=rf"{cls.__name__} has no option 'gaurd'; it has .*, guard,"),
+            pytest.raises(TypeError, match=rf"{cls.__name__} has no option 'gaurd'; its options are .*, guard,"),
             entry(where, gaurd="head"),
         ):
             pass

@@ -220,7 +220,7 @@ def test_what_a_caller_may_not_see_is_neither_found_nor_changed(clock: Clock) ->
     found = clock.sorted(name="b")[0]
     assert found.arguments is not None
     assert (found.arguments["input"], found.arguments["metadata"]["name"]) == ({"x": 1}, "b")
-    with pytest.raises(ConfigurationError, match="sorted by"):
+    with pytest.raises(ConfigurationError, match="by must be one of"):
         schedules.list_sorted(CODEC, by="data")  # type: ignore[arg-type]
 
 

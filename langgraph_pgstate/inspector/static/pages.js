@@ -1,4 +1,4 @@
-// Pages work without this script. It refreshes open pages, and makes them usable by keys.
+// Pages work without this script. It refreshes open pages and adds keyboard shortcuts.
 "use strict";
 
 const main = document.getElementById("main");
@@ -7,7 +7,7 @@ const all = (selector, inside = document) => [...inside.querySelectorAll(selecto
 // Buttons that need the script.
 all(".scripted").forEach((button) => { button.hidden = false; });
 
-// Times: "3 min ago" stays true.
+// Updates relative times such as "3 min ago".
 const UNITS = [[31536000, "y"], [2592000, "mo"], [86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 let offset = null;
 
@@ -28,7 +28,7 @@ function tellTimes() {
   tellExactly();
 }
 
-// The exact time, of this browser's zone and of UTC: as a title, and beside a time that is touched or copied.
+// Shows the exact time, in this browser's zone and in UTC, as a title and beside a time that is touched or copied.
 const two = (number) => String(number).padStart(2, "0");
 
 function exact(time) {
@@ -74,20 +74,20 @@ addEventListener("copy", (event) => {
   event.preventDefault();
 });
 
-// The clock of the server counts: the browser's may be wrong.
+// Measures how far the browser's clock, which may be wrong, differs from the server's.
 function learnClock(response) {
   const date = Date.parse(response.headers.get("Date") || "");
   if (!Number.isNaN(date)) offset = Date.now() - date;
 }
 
-// Live pages: what has `data-fresh`, outside of the part with the id `live`, is replaced by what the server has now.
-// In that part nothing moves where a person may aim. Of rows with a key, cells change in place, rows that are gone are
-// disabled, and a button shows the new ones. A part without such rows is replaced while nobody points at it or types.
+// Live pages: elements with `data-fresh` outside of the element `live` are replaced by the server's current ones. Inside
+// of `live`, nothing moves that a person may be about to click: cells of rows with a key change in place, missing rows
+// are disabled, and a button shows new rows. Without such rows, it is replaced while nobody points at it or types.
 const live = document.querySelector("[data-live]");
 const news = document.getElementById("news");
 let isDone = false, isAsking = false, latest = null, timer = 0, answeredAt = Date.now();
 
-// A notice is about the action just done: no address keeps it.
+// A notice belongs to the last action, so it is removed from the address.
 const notice = document.querySelector(".notice");
 if (notice) {
   const address = new URL(location.href);
@@ -97,7 +97,7 @@ if (notice) {
 
 const rowsOf = (place) => new Map(all("[data-row], [data-item]", place).map((one) => [one.dataset.row || one.dataset.item, one]).filter(([key]) => key));
 
-// The content of an element without what differs each time that it is made.
+// Returns the content of an element without the parts that differ in each response.
 function contentOf(element, withRows = true) {
   const copy = element.cloneNode(true);
   if (!withRows) rowsOf(copy).forEach((row) => row.remove());
@@ -108,7 +108,7 @@ function contentOf(element, withRows = true) {
   return copy.innerHTML;
 }
 
-// Replaces what an element holds, unless a control of the page would move. Returns whether it did.
+// Replaces an element's content, unless a control of the page would move. Returns whether it was replaced.
 function replaceInPlace(element, fresh) {
   const controls = all("a, button, input, select, summary, textarea", main).map((one) => [one, one.getBoundingClientRect()]);
   const old = [...element.childNodes];
@@ -121,7 +121,7 @@ function replaceInPlace(element, fresh) {
   return !moves;
 }
 
-// Who has answered what is gone, and how: its own page knows.
+// Shows in a note who ended an element's interrupt or run, which the page of the interrupt or run says.
 async function tellWho(element, note) {
   const found = [];
   for (const one of [element, ...all("[data-about]", element)].filter((one) => one.dataset.about).slice(0, 3)) {
@@ -141,7 +141,7 @@ function disable(element, why) {
   const note = document.createElement("span"), isRow = element.matches("tr");
   note.className = "why";
   note.textContent = why;
-  // In place of the first of the buttons, which are hidden now. Where there is none, nobody aims at one.
+  // The note takes the place of the first button, because all buttons are hidden now.
   const button = all("button, summary.button", isRow ? element.lastElementChild : element).find((one) => one.getClientRects().length);
   if (button) {
     note.classList.add("over");
@@ -157,7 +157,7 @@ function disable(element, why) {
   element.classList.add("gone");
 }
 
-// Returns whether a row differs from what the server has, and could not be changed in place.
+// Returns whether a row differs from the server's row and could not be changed in place.
 function renewRow(row, found) {
   if (row.matches(".gone")) return true;
   if (!row.matches("tr") || row.children.length !== found.children.length) return contentOf(row) !== contentOf(found);
@@ -192,7 +192,7 @@ function offer(text) {
   if (news.textContent !== label) news.textContent = label;
 }
 
-// A finger is nowhere until it touches, and a pointer may be on its way.
+// Without a pointer that hovers, or while a pointer moves, any place may be touched next.
 const hovers = matchMedia("(hover: hover)");
 let movedAt = 0;
 ["pointermove", "pointerdown", "wheel", "keydown"].forEach((kind) => addEventListener(kind, () => { movedAt = Date.now(); }, { passive: true }));
@@ -203,7 +203,7 @@ function isTouched(place) {
   return typed || place.matches(":hover") || place.contains(document.activeElement) || Boolean(String(getSelection())) || place.querySelector("details.act[open]");
 }
 
-// Names of elements that are the same over a refresh.
+// Returns a name by which an element is found again after a refresh.
 function nameOf(element) {
   if (element.id) return element.id;
   if (element.dataset.row) return `row ${element.dataset.row}`;
@@ -238,7 +238,7 @@ function show(page) {
   tellTimes();
 }
 
-// What is outside of the part that is replaced, and has changed.
+// Returns the changed elements outside of `live`, each with its new version.
 function freshPairs(page) {
   const fresh = all("[data-fresh]", page);
   return all("[data-fresh]").map((one, at) => [one, fresh[at]]).filter(([one, found]) => found && contentOf(found) !== contentOf(one));
@@ -254,7 +254,7 @@ async function refresh() {
   if (!found || !place) return;
   document.title = page.title;
   const moves = freshPairs(page).filter(([one, fresh]) => !replaceInPlace(one, fresh)).length > 0;
-  // The last spans of what has ended may come after its end: one more time.
+  // The last spans of a run may arrive after its end, so refresh once more after it.
   const hasEnded = !page.querySelector("[data-live]");
   isDone = hasEnded && live.hidden;
   live.hidden = hasEnded;
@@ -275,7 +275,7 @@ function sayLive(text) {
   live.classList.toggle("stopped", text !== "Live");
 }
 
-// An answer is overdue: the line is dead, or this computer slept.
+// Says that a response is overdue: the connection is lost, or this computer slept.
 function noticeSilence() {
   const silent = Math.abs(Date.now() - answeredAt) > 3000 * Number(live.dataset.live);
   if (silent && !isDone && isOn() && !document.hidden && live.textContent === "Live") sayLive("Not live: the server does not answer");
@@ -309,7 +309,7 @@ if (live) {
 }
 setInterval(tellTimes, 5000);
 
-// A form is sent once. A page that comes from the browser's memory may be old.
+// Sends a form only once. Reloads a page from the browser's cache, because it may be old.
 document.addEventListener("submit", (event) => {
   if (event.target.method !== "post") return;
   if (event.target.dataset.sent) event.preventDefault();
@@ -317,7 +317,7 @@ document.addEventListener("submit", (event) => {
 });
 addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 
-// What was typed in a large form is not lost by a slip.
+// Asks before a page with typed text in a large form is left.
 let isSent = false;
 document.addEventListener("submit", () => { isSent = true; });
 addEventListener("beforeunload", (event) => {
@@ -325,13 +325,13 @@ addEventListener("beforeunload", (event) => {
   if (isTyped && !isSent) event.preventDefault();
 });
 
-// What is wrong with a field is not said any more once it is changed.
+// Marks a field's problem as corrected when the field changes.
 addEventListener("input", (event) => {
   const field = event.target.closest("label.field"), problem = field && field.nextElementSibling;
   if (problem && problem.matches(".problem")) problem.classList.add("corrected");
 });
 
-// On a narrow screen the page and the view that are open may be beyond the edge of their strip.
+// On a narrow screen, scrolls the navigation so that the current page and view are visible.
 function showCurrent() {
   all(".side [aria-current], .tabs [aria-current]").forEach((one) => {
     const strip = one.closest(".side, .tabs"), inner = one.getBoundingClientRect(), outer = strip.getBoundingClientRect();
@@ -340,13 +340,13 @@ function showCurrent() {
 }
 showCurrent();
 
-// Forms of filters leave out what is empty, so that addresses are short.
+// Leaves empty filters out of addresses.
 all("form.filters").forEach((form) => form.addEventListener("submit", () => {
   all("input, select", form).forEach((one) => { if (!one.value) one.disabled = true; });
 }));
 addEventListener("pageshow", () => all("form.filters :disabled").forEach((one) => { one.disabled = false; }));
 
-// Keys: what has `data-key` is opened, pressed or focused by it.
+// Keyboard shortcuts: the key in `data-key` opens, presses or focuses the element.
 let typed = "";
 let forget = 0;
 
@@ -387,7 +387,7 @@ function showKeys() {
 all("[data-open]").forEach((button) => button.addEventListener("click", () => document.getElementById(button.dataset.open).showModal()));
 all("[data-open=keys]").forEach((button) => button.addEventListener("click", showKeys, true));
 
-// Who speaks to the browser, or types by accident, switches them off.
+// People who use voice control, or type by accident, can switch the shortcuts off.
 const keysOn = document.getElementById("keys-on");
 if (keysOn) {
   keysOn.checked = localStorage.getItem("pgstate-keys") !== "off";
