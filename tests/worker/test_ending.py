@@ -16,6 +16,7 @@ from support import GUARD_SECONDS, loop_graph, wait_until
 from langgraph_pgstate import PGState, Worker
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.runs import ending
+from langgraph_pgstate.saver import common
 from langgraph_pgstate.worker.ending import Ender
 
 
@@ -120,12 +121,17 @@ def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
 def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(common, "_TOUCH_SECONDS", 2 * GUARD_SECONDS)
     calls: list[int] = []
     gate, is_renewed = threading.Event(), threading.Event()
 
     def linger(count: int) -> None:
         calls.append(count)
         is_renewed.wait(GUARD_SECONDS)
+
+    def stored() -> int:
+        query = f"SELECT count(*) FROM {schema}.checkpoints WHERE thread_id = 't'"
+        return connection.execute(query.encode()).fetchone()[0]  # type: ignore[index]
 
     def renewed_at() -> Any:
         query = f"SELECT renewed_at FROM {schema}.leases WHERE thread_id = 'u'"
@@ -140,7 +146,8 @@ def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
         short = state.runs.enqueue("short", {"count": 0}, thread_id="t")
         long = state.runs.enqueue("long", {"count": 0}, thread_id="u")
         state.runs.enqueue("short", {"count": 0}, thread_id="t", run_after=timedelta(seconds=0.5))
-        wait_until(lambda: short.status() == "running" and bool(calls), "both runs")
+        # The first put of a run waits for whoever has locked the thread's row, and so does one a few seconds later.
+        wait_until(lambda: short.status() == "running" and bool(calls) and stored() > 0, "both runs")
         with psycopg.connect(dsn) as caller:
             behind = state.runs.enqueue("short", {"count": 0}, thread_id="t", connection=caller)
             gate.set()
