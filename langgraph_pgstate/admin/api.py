@@ -330,6 +330,25 @@ class Admin:
         self._database.run(schemas.check_version, self._queries)
         return rotation.encrypt(self._database, keys, self._queries, progress)
 
+    def add_words(self, *, progress: rotation.OnProgress | None = None) -> RotationReport:
+        """Store digests of the words of messages and memories that were encrypted without `search="words"`.
+
+        Before, give all programs an encryption with it. Small transactions; the application may run; safe to repeat. A
+        memory is found by the fields that its namespace indexes, else by its text; another item by all of its value.
+        Content that does not decrypt is left.
+
+        Returns:
+            The number of rows that were read, and as `values` the number of those to which digests were added.
+
+        Raises:
+            ConfigurationError: If there is no encryption, or it does not have `search="words"`.
+            KeyUnavailableError: If a master key does not answer. What was stored stays so.
+        """
+        if not self._keys().finds_words:
+            raise ConfigurationError("encryption must have search='words' to store digests of words")
+        self._database.run(schemas.check_version, self._queries)
+        return rotation.add_words(self._database, self._queries, progress)
+
     def _keys(self) -> KeyRing:
         if self._database.keys is None:
             raise ConfigurationError("encryption must be given, with the master keys of the application")

@@ -1,4 +1,7 @@
-"""Encryption of stored values that are plain or under older data keys, page by page, while applications run."""
+"""Encryption of stored values that are plain or under older data keys, and digests of words that are missing.
+
+All of it page by page, while applications run.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Set
 from typing import Any, Final
 
 from langgraph_pgstate.admin.types import RotationProgress, RotationReport
+from langgraph_pgstate.admin.words import add_words_to_page
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import Database, KeyLoader
 from langgraph_pgstate.encryption.columns import KEYS
@@ -55,6 +59,20 @@ def encrypt(database: Database, keys: KeyRing, queries: Queries, progress: OnPro
     """Encrypt values that are stored in plain text. See `Admin.encrypt`."""
     report = RotationReport()
     _pass(database, keys, queries, report, progress, {None})
+    return report
+
+
+def add_words(database: Database, queries: Queries, progress: OnProgress | None) -> RotationReport:
+    """Store digests of the words of what was encrypted without them. See `Admin.add_words`."""
+    report = RotationReport()
+    for table, first in (("messages", ("", "", "", "")), ("memories", ("{}", ""))):
+        cursor: tuple[Any, ...] | None = first
+        while cursor is not None:
+            cursor, rows, values = database.run(add_words_to_page, queries, table, cursor)
+            report.rows += rows
+            report.values += values
+            if progress is not None:
+                progress(RotationProgress(table, report.rows, report.values))
     return report
 
 

@@ -11,14 +11,14 @@ from langgraph_pgstate.cli.output import count, new_table, one_of, print_json, p
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
 
-ACTIONS: Final = ("status", "rewrap", "rotate", "encrypt")
+ACTIONS: Final = ("status", "rewrap", "rotate", "encrypt", "words")
 
 
 def encryption(
     ctx: typer.Context,
     action: Annotated[
         str,
-        typer.Argument(metavar="ACTION", help="status, rewrap, rotate or encrypt.", callback=one_of(*ACTIONS)),
+        typer.Argument(metavar="ACTION", help="status, rewrap, rotate, encrypt or words.", callback=one_of(*ACTIONS)),
     ] = "status",
     scope: Annotated[
         str | None,
@@ -32,10 +32,10 @@ def encryption(
         typer.Option("--no-wait", help="With rotate: do not wait for processes; a later call ends it."),
     ] = False,
 ) -> None:
-    """Count, rewrap or rotate keys; encrypt plain content.
+    """Count, rewrap or rotate keys; encrypt content; add words.
 
     The master keys are those of PGSTATE_ENCRYPTION_KEYS. The application may run. After an interruption, call it again
-    to continue.
+    to continue. `words` makes what was encrypted before PGSTATE_ENCRYPTION_SEARCH=words findable.
     """
     for given, name, wanted in (
         (scope, "--scope", "rotate"),
@@ -63,6 +63,15 @@ def encryption(
                 print_json({"keys": changed})
             else:
                 console.print(f"wrapped {count(changed, 'data key')} again")
+            return
+        if action == "words":
+            with progress("adding words") as advance:
+                report = admin.add_words(progress=lambda reached: advance(reached.rows, None))
+            if target.is_json:
+                print_json(report)
+            else:
+                rows = count(report.rows, "row")
+                console.print(f"looked at {rows}, added digests of words to {count(report.values, 'row')}")
             return
         with progress("encrypting") as advance:
             report = (

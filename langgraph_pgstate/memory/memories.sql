@@ -128,7 +128,7 @@ WITH clock AS MATERIALIZED (
 SELECT gone.namespace, gone.key FROM gone WHERE NOT gone.is_expired;
 
 -- name: replace_words
--- Replace the words of an item that is found by words, if it has a value.
+-- Replace the words of an item that has some, or store those of one that has none, if it has a value.
 -- leaves: memories.value
 -- seals: memories.words from words
 WITH given AS MATERIALIZED (
@@ -136,7 +136,7 @@ WITH given AS MATERIALIZED (
 )
 UPDATE /*schema*/memories m SET words = g.words FROM given g
 WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::text AND m.value = :value::jsonb
-    AND m.words IS NOT NULL;
+    AND (m.words IS NULL) = :are_missing::boolean;
 
 -- name: set_planning
 -- Set how the prepared statements of this transaction are planned: with `force_generic_plan` once, because planning at

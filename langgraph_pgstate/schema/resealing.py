@@ -157,6 +157,7 @@ def _words_of(at: Mapping[str, Any], pair: Mapping[str, Any]) -> dict[str, Any]:
         "value": json.dumps(pair["value"]),
         "words": (text if isinstance(text, str) else json.dumps(pair["before"], ensure_ascii=False))[:_MAX_WORDS],
         "language": "pg_catalog.simple",
+        "are_missing": False,
     }
 
 

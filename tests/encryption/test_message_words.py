@@ -11,7 +11,9 @@ from langchain_core.messages import AIMessage, HumanMessage
 from support import config_of, put_arguments
 
 from langgraph_pgstate import Encryption, LocalMasterKey, PGState
+from langgraph_pgstate.admin import words
 from langgraph_pgstate.admin.api import Admin
+from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.errors import ConfigurationError, EncryptedError
 
 MASTER = LocalMasterKey(bytes(range(32)))
@@ -97,3 +99,66 @@ def test_without_the_option_nothing_is_stored_or_found(dsn: str, schema: str, co
     rows = connection.execute(f'SELECT content FROM "{schema}".messages').fetchall()
     assert rows
     assert not any(" " in content for (content,) in rows)
+
+
+def test_words_are_added_to_what_was_encrypted_without_them(
+    dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Page by page; a message without words, and what does not decrypt, stay as they are."""
+    monkeypatch.setattr(words, "_PAGE", 2)
+    without = {"scope": "user", "search": None}
+    with opened(dsn, schema, **without) as state:
+        say(state, "t", [*TEXTS, "?!", "Prague again"])
+        state.memory.remember("Lives in Prague.", key="home", user_id="anna")
+        state.memory.put(("n",), "fields", {"text": "a flat", "other": "vienna"}, index=["text"])
+        state.memory.put(("n",), "none", {"text": "a flat"}, index=False)
+        state.memory.put(("n",), "whole", {"text": "a boat"})
+    table = f'"{schema}".messages'
+    connection.execute(f"UPDATE {table} SET content = left(content, 60) WHERE message_id = 'm4'".encode())
+    encryption = Encryption(MASTER, scope="user", search="words")
+    with (
+        Admin.open(dsn, schema=schema, encryption=Encryption(MASTER)) as admin,
+        pytest.raises(ConfigurationError, match="search='words'"),
+    ):
+        admin.add_words()
+    reached: list[Any] = []
+    with Admin.open(dsn, schema=schema, encryption=encryption) as admin:
+        report = admin.add_words(progress=reached.append)
+        assert (report.values, report.rows) == (6, 9)
+        assert [one.table for one in reached] == ["messages"] * 3 + ["memories"] * 3
+        assert admin.add_words().values == 0
+    with opened(dsn, schema) as state:
+        connection.execute(f"DELETE FROM {table} WHERE message_id = 'm4'".encode())
+        assert found(state, "prague") == {("t", "m0"), ("t", "m2")}
+        assert [one.content for one in state.messages.conversation("t")] == [*TEXTS, "?!"]
+        assert state.memory.recall("prague", user_id="anna")[0].words_rank == 1
+
+        def ranked(query: str) -> set[str]:
+            return {one.key for one in state.memory.search(("n",), query=query) if one.words_rank is not None}
+
+        assert (ranked("flat"), ranked("vienna"), ranked("boat")) == ({"fields"}, set(), {"whole"})
+
+
+def test_a_message_that_changes_meanwhile_is_not_put_back(
+    dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(dsn, schema, search=None) as state:
+        say(state, "t", TEXTS[:1])
+        state.memory.put(("n",), "key", {"text": "before"})
+        execute = BlockingConnection.execute_together
+
+        async def late(self: BlockingConnection, statements: Any) -> Any:
+            query, parameters = statements[0]
+            if query.name in ("add_words_of_message", "replace_words"):
+                # The keys are loaded first, and the page is then read again.
+                query.contents.seal(self.keys, parameters)
+                connection.execute(f'UPDATE "{schema}".messages SET content = NULL'.encode())
+                state.memory.put(("n",), "key", {"text": query.name})
+            return await execute(self, statements)
+
+        monkeypatch.setattr(BlockingConnection, "execute_together", late)
+        with Admin.open(dsn, schema=schema, encryption=Encryption(MASTER, scope="user", search="words")) as admin:
+            assert admin.add_words().values == 0
+    for table, column in (("messages", "content"), ("memories", "words")):
+        rows = connection.execute(f'SELECT {column} FROM "{schema}".{table}'.encode()).fetchall()
+        assert rows == [(None,)]

@@ -241,6 +241,7 @@ def test_a_new_master_wraps_keys_beside_the_application(dsn: str, schema: str) -
 def test_the_command(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSTATE_TEST_KEY", "00" * 32)
     monkeypatch.setenv("PGSTATE_ENCRYPTION_KEYS", "env:PGSTATE_TEST_KEY")
+    monkeypatch.setenv("PGSTATE_ENCRYPTION_SEARCH", "words")
     with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
         put_all(saver, 2)
     where = ("--dsn", dsn, "--schema", schema, "encryption")
@@ -248,6 +249,7 @@ def test_the_command(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> 
         (("encrypt",), "encrypted"),
         (("rotate", "--no-wait"), "made 1 data key, retired 0; 1 are not retired yet"),
         (("rewrap", "--every"), "wrapped 2 data keys again"),
+        (("words",), "looked at 0 rows, added digests of words to 0 rows"),
         (("status",), "local:"),
     ):
         done = pgstate(*where, *arguments)
