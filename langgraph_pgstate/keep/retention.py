@@ -23,6 +23,7 @@ from langgraph_pgstate.arguments import identifier, json_of, text_of
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.refusals import is_of_one_row
 from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import ArchiveError, ConfigurationError, StalePolicyError, ThreadHeldError
 from langgraph_pgstate.keep import archiving, deleting
 from langgraph_pgstate.keep.objects import check_url, open_objects
@@ -88,11 +89,13 @@ async def put_policy(
             a lost connection. 0 is the version of no policy.
     """
     async with db.transaction():
+        row = await _with_stored(db, queries, row)
         found = await _version(db, queries, row["name"])
         is_expected = expected in (None, found)
         # Another transaction may store a new policy meanwhile.
         if not is_expected or not await db.execute(queries.put_policy, {**row, "expected": expected}):
-            if any(_is_stored(one, row) for one in await list_policies(db, queries)):
+            sealed = row if db.keys is None else _sealed(db.keys, queries, row)
+            if any(_is_stored(one, sealed) for one in await list_policies(db, queries)):
                 return
             raise StalePolicyError(row["name"], expected or 0, await _version(db, queries, row["name"]))
         if by is not None:
@@ -104,9 +107,34 @@ def place_of(name: str) -> str:
     return f"policy:{name}"
 
 
+async def _with_stored(db: Connection, queries: Queries, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with the metadata that some policy has `stored` apart, so that digests are not digested again.
+
+    A program, page or command puts a policy back as it has read it.
+    """
+    if db.keys is None or row["metadata"] is None:
+        return {**row, "stored": "{}"}
+    given: dict[str, Any] = json.loads(row["metadata"])
+    known = [one.metadata or {} for one in await list_policies(db, queries)]
+    stored = {
+        key: value
+        for key, value in given.items()
+        if db.keys.is_searchable(key) and any(key in one and one[key] == value for one in known)
+    }
+    rest = {key: value for key, value in given.items() if key not in stored}
+    return {**row, "metadata": json.dumps(rest), "stored": json.dumps(stored)}
+
+
+def _sealed(keys: KeyRing, queries: Queries, row: dict[str, Any]) -> Mapping[str, Any]:
+    """Return a row with the digests with which it is stored."""
+    contents = queries.put_policy.contents
+    return row if contents is None else contents.seal(keys, row)
+
+
 def _is_stored(policy: Policy, row: Mapping[str, Any]) -> bool:
-    metadata = None if row["metadata"] is None else json.loads(row["metadata"])
-    return all(getattr(policy, key) == value for key, value in {**row, "metadata": metadata}.items())
+    metadata = None if row["metadata"] is None else json.loads(row["metadata"]) | json.loads(row["stored"])
+    columns = {key: value for key, value in row.items() if key != "stored"}
+    return all(getattr(policy, key) == value for key, value in {**columns, "metadata": metadata}.items())
 
 
 async def _version(db: Connection, queries: Queries, name: str) -> int:

@@ -1,13 +1,13 @@
 -- name: put_policy
 -- Store a policy, or replace the policy of its name, which then visits all threads again. Given a version, replace only
--- that one.
+-- that one. Its metadata is `metadata`, and what another policy has `stored`: with encryption, as digests.
 -- matches: threads.metadata from metadata
 INSERT INTO /*schema*/retention_policies (
     name, agent, tenant_id, user_id, status, metadata, content_after, prune_after, keep_last, archive_after, archive_to,
     delete_after
 )
 VALUES (
-    :name::text, :agent::text, :tenant_id::text, :user_id::text, :status::text, :metadata::jsonb,
+    :name::text, :agent::text, :tenant_id::text, :user_id::text, :status::text, :metadata::jsonb || :stored::jsonb,
     :content_after::interval, :prune_after::interval, :keep_last::integer, :archive_after::interval, :archive_to::text,
     :delete_after::interval
 )
