@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.files.operations import get_version
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.schema.queries import Queries
 
@@ -57,25 +59,52 @@ async def thread_page(
 
 async def user_page(
     db: Connection, queries: Queries, user_id: str, cursor: Cursor
-) -> tuple[list[bytes], Cursor | None]:
-    """Return a page of a user's other rows as lines, and the position after it; `None` at the end."""
+) -> tuple[list[bytes | dict[str, Any]], Cursor | None]:
+    """Return a page of a user's other rows as lines, and the position after it; `None` at the end.
+
+    In place of a line is the row of a file whose content is encoded: see `file_line`.
+    """
     where = {"cursor_name": cursor[0], "cursor_key": cursor[1], "page_size": _PAGE}
-    return _page(await db.fetch(queries.export_user_rows, {**label_of(user_id), **where}))
+    rows = [*await db.fetch(queries.export_user_rows, {**label_of(user_id), **where})]
+    lines, after = _page(rows)
+    found: list[bytes | dict[str, Any]] = [*lines]
+    for number, (name, _, row) in enumerate(rows):
+        if name == "file_versions":
+            is_encoded = row.pop("is_encoded") and row["content"] is None
+            found[number] = row if is_encoded else _line(name, row)
+    return found, after
+
+
+async def file_line(db: Connection, queries: Queries, codec: ValueCodec, row: dict[str, Any]) -> bytes:
+    """Return a version of a file as a line, with its decoded content: bytes in base64, or why it cannot be read."""
+    try:
+        file = await get_version(db, queries, codec, tuple(row["namespace"]), row["path"], row["version"])
+    except PGStateError as error:
+        if error.retryable:
+            raise
+        return _line("file_versions", {**row, "error": f"its content cannot be read here: {type(error).__name__}"})
+    content = None if file is None else file.content
+    if isinstance(content, bytes):
+        encoded = base64.b64encode(content).decode()
+        return _line("file_versions", {**row, "content": encoded, "content_encoding": "base64"})
+    return _line("file_versions", {**row, "content": content})
 
 
 async def newest_state(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> list[bytes]:
     """Return the newest state of a thread as a line, with its channels as JSON. Custom types become plain data."""
     reader = codec.without_types()
     address = Address(thread_id, "", None)
-    found = await get_tuple(db, queries, reader, address)
-    if found is None:
-        return []
-    row, segments, _, sends = found
     try:
+        found = await get_tuple(db, queries, reader, address)
+        if found is None:
+            return []
+        row, segments, _, sends = found
         loaded, _ = load_tuple(reader, row, segments, (), sends)
         values: Any = to_json(loaded.checkpoint["channel_values"])[0]
         checkpoint_id: Any = loaded.checkpoint["id"]
     except (PGStateError, TypeError, ValueError) as error:
+        if getattr(error, "retryable", False):
+            raise
         return [_line("states", {"thread_id": thread_id, "error": f"it cannot be read here: {type(error).__name__}"})]
     return [_line("states", {"thread_id": thread_id, "checkpoint_id": checkpoint_id, "values": values})]
 

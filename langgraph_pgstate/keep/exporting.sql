@@ -63,7 +63,8 @@ WHERE (s.name COLLATE "C", s.key COLLATE "C") > (:cursor_name::text, :cursor_key
 ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 
 -- name: export_user_rows
--- Return a page of a user's rows outside of threads, or in other users' threads, as JSON, by table.
+-- Return a page of a user's rows outside of threads, or in other users' threads, as JSON, by table. `is_encoded` says whether
+-- a version of a file is the newest one, and has content.
 -- opens: feedback.comment from content.comment of name feedback
 -- opens: events.payload from content.payload of name events
 -- opens: runs.input from content.input of name runs
@@ -74,6 +75,7 @@ ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 -- opens: messages.content from content.content of name messages
 -- opens: messages.tool_calls from content.tool_calls of name messages
 -- leaves: file_texts.content
+-- leaves: file_versions.data
 -- opens: schedules.metadata from content.metadata of name schedules
 -- opens: assistant_versions.description from content.description of name assistants
 -- opens: assistant_versions.metadata from content.metadata of name assistants
@@ -90,14 +92,13 @@ SELECT s.name, s.key, s.content FROM (
     FROM /*schema*/memory_versions o WHERE o.user_id = :user_id OR o.user_id IS NULL AND /*is_of_user*/true
     UNION ALL
     SELECT 'file_versions', array_to_string(o.namespace, ' ') || ' ' || o.path || ' ' || o.version,
-        to_jsonb(o) - 'data'::text || jsonb_build_object('content', CASE WHEN o.version = (
-            SELECT n.version FROM /*schema*/files n
-            WHERE n.namespace OPERATOR(pg_catalog.=) o.namespace AND n.path = o.path
-        ) THEN (
+        to_jsonb(o) - 'data'::text || jsonb_build_object('content', CASE WHEN o.version = n.version THEN (
             SELECT x.content FROM /*schema*/file_texts x
             WHERE x.namespace OPERATOR(pg_catalog.=) o.namespace AND x.path = o.path
-        ) END)
-    FROM /*schema*/file_versions o WHERE /*is_of_user*/true
+        ) END, 'is_encoded', o.version = n.version AND o.data IS NOT NULL)
+    FROM /*schema*/file_versions o
+        LEFT JOIN /*schema*/files n ON n.namespace OPERATOR(pg_catalog.=) o.namespace AND n.path = o.path
+    WHERE /*is_of_user*/true
     UNION ALL
     SELECT 'schedules', c.name, to_jsonb(c) - 'data'::text FROM /*schema*/schedules c
     WHERE c.owner_id = :user_id OR c.options -> 'owner' ->> 'user_id' = :user_id

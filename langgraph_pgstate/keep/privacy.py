@@ -163,8 +163,10 @@ class AsyncPrivacy:
         """Return all stored data of a user as JSON lines, page by page, in constant memory.
 
         Each line has the name of a table and a row. The rows are those of the user's threads with their newest states,
-        and of memories, files, schedules, limits, feedback, and actions in threads of others. Other encoded values are
-        left out: the recorded messages, inputs and outputs have the same content.
+        and of memories, files, schedules, limits, feedback, and actions in threads of others. Files have the content of
+        their newest version, bytes in base64. What cannot be read here has an `error` instead: a content under a lost
+        or destroyed key, or of another serializer. Other encoded values are left out: the recorded messages, inputs and
+        outputs have the same content.
 
         Args:
             user_id: The user.
@@ -186,8 +188,10 @@ class AsyncPrivacy:
         cursor = exporting.START
         while cursor is not None:
             lines, cursor = await run(exporting.user_page, self._queries, user_id, cursor)
-            for line in lines:
-                yield line
+            for one in lines:
+                if isinstance(one, dict):
+                    one = await run(exporting.file_line, self._queries, self._codec, one)
+                yield one
 
 
 class Privacy:
@@ -216,4 +220,7 @@ class Privacy:
         cursor = exporting.START
         while cursor is not None:
             lines, cursor = run(exporting.user_page, self._queries, user_id, cursor)
-            yield from lines
+            for one in lines:
+                if isinstance(one, dict):
+                    one = run(exporting.file_line, self._queries, self._codec, one)
+                yield one

@@ -777,6 +777,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.exporting.next_thread": lambda bench: ("eve", ""),
     "keep.exporting.thread_page": lambda bench: ("t", START),
     "keep.exporting.user_page": lambda bench: ("eve", START),
+    "keep.exporting.file_line": lambda bench: (bench.codec, {"namespace": ["a"], "path": "/a", "version": 1}),
     "keep.exporting.newest_state": lambda bench: (bench.codec, "t"),
     "keep.erasing.begin": lambda bench: ("erasure", EraseRequest("user", "eve")),
     "keep.erasing.find_open": lambda bench: (EraseRequest("user", "eve"),),

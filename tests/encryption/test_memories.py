@@ -118,7 +118,7 @@ def test_a_namespace_that_names_a_user_has_her_key(dsn: str, schema: str, connec
         rows = connection.execute(f'SELECT scope FROM "{schema}".data_keys ORDER BY 1').fetchall()
         assert rows == [("",), ("pgstate:search",), ("user:anna",)]
         exported = b"".join(state.privacy.export(user_id="anna")).decode()
-        assert exported.count(SECRET) == 2
+        assert exported.count(SECRET) == 3
         state.privacy.erase(user_id="anna", key=bytes(32))
         assert state.memory.get(("team",), "key").value == {"text": SECRET}
     rows = connection.execute(f'SELECT wrapped FROM "{schema}".data_keys WHERE scope ~ $$^erased$$').fetchall()

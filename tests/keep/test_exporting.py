@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import psycopg
 import pytest
 from support import put_arguments
 
-from langgraph_pgstate import AsyncPGState, PGState
+from langgraph_pgstate import AsyncPGState, Encryption, LocalMasterKey, PGState
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.keep import exporting
 from tests.keep.test_erasing import own, said
@@ -71,3 +72,38 @@ async def test_both_apis_export_the_same(state: PGState, dsn: str, schema: str) 
     assert lines == [*state.privacy.export(user_id="evelyn")]
     with pytest.raises(ConfigurationError, match="must not be empty"):
         [*state.privacy.export(user_id="")]
+
+
+def test_files_that_are_not_in_plain_text_have_their_content(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """Of the newest version; or the reason why it has none."""
+    encryption = Encryption(LocalMasterKey(bytes(range(32))), scope="user")
+    with PGState.open(dsn, schema=schema, encryption=encryption) as state:
+        for text in ("first", "diary of évelyn"):
+            state.files.write(("users", "evelyn"), "/diary.txt", text)
+        state.files.write(("users", "evelyn"), "/photo.bin", b"\xff\x00photo")
+        state.files.write(("users", "evelyn"), "/gone.txt", "gone")
+        state.files.delete(("users", "evelyn"), "/gone.txt")
+        state.files.write(("evelyn",), "/moved.txt", "moved")
+        said(state, "hers", "my secret garden", "evelyn")
+        name = f'"{schema}".file_versions'
+        other = f"(SELECT data FROM {name} WHERE path = '/photo.bin')"
+        connection.execute(f"UPDATE {name} SET data = {other} WHERE path = '/moved.txt'".encode())
+        table = f'"{schema}".checkpoints'
+        connection.execute(f"UPDATE {table} SET state = substr(state, 1, 40)".encode())
+        found = read(state.privacy.export(user_id="evelyn"))
+        contents = {
+            (row["path"], row["version"]): row.get("error") or (row["content"], row.get("content_encoding"))
+            for row in found["file_versions"]
+        }
+        assert contents == {
+            ("/diary.txt", 1): (None, None),
+            ("/diary.txt", 2): ("diary of évelyn", None),
+            ("/photo.bin", 1): (b64encode(b"\xff\x00photo").decode(), "base64"),
+            ("/gone.txt", 1): (None, None),
+            ("/gone.txt", 2): (None, None),
+            ("/moved.txt", 1): "its content cannot be read here: DecryptionError",
+        }
+        assert all("is_encoded" not in row and "data" not in row for row in found["file_versions"])
+        assert [row["error"] for row in found["states"]] == ["it cannot be read here: DecryptionError"]
