@@ -16,6 +16,7 @@ import hmac
 import json
 import os
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from langgraph_pgstate.errors import ConfigurationError, DecryptionError
@@ -204,6 +205,12 @@ def _text(part: Any) -> str:
     if type(part) is str:
         return part
     if isinstance(part, list | tuple):
-        return json.dumps(list(part))
+        return _labels(tuple(part))
     # The prefix keeps `None` distinct from strings.
     return f"\x01{part!r}" if part is None else str(part)
+
+
+@lru_cache(4096)
+def _labels(namespace: tuple[str, ...]) -> str:
+    """Return a namespace as text. Each value of it needs this several times."""
+    return json.dumps(namespace)
