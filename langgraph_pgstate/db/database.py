@@ -104,11 +104,14 @@ class _Connected:
         tenant: The only tenant whose rows operations see and write; `None` if tables do not keep tenants apart.
         known_tenants: Tenants for which a check found that the tables keep tenants apart.
         keys: The data keys by which content is encrypted; `None` for none.
+        key_seconds: Seconds that a blocking call waits for data keys. Then it raises, and they are loaded in a thread.
+            `None` to wait as long as the master key may take.
     """
 
     owner: object = None
     tenant: str | None = None
     keys: KeyRing | None = None
+    key_seconds: float | None = None
     _connector: Connector | AsyncConnector
     known_tenants: frozenset[str] = frozenset()
     _check: Check | None = None
@@ -395,11 +398,19 @@ class Database(_Connected):
 
         Raises:
             MissingKeysError: `error`, if there is no key ring, or the operation misses keys again and again.
-            EncryptionError: If a key cannot be loaded.
+            EncryptionError: If a key cannot be loaded, or not in `key_seconds`.
         """
-        if self.keys is None or loads > _MOST_LOADS:
+        keys = self.keys
+        if keys is None or loads > _MOST_LOADS:
             raise error
-        run_blocking(self.keys.load(KeyLoader(self), error.wanted))
+
+        def load() -> None:
+            run_blocking(keys.load(KeyLoader(self), error.wanted))
+
+        if self.key_seconds is None:
+            load()
+        else:
+            keys.load_beside(load, error.wanted, self.key_seconds)
 
     def run_outside(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
         """Run an operation in its own transaction. If the caller's transaction is open, use a new connection."""
@@ -1019,8 +1030,7 @@ class _OfTenant(_Connected):
         self.__dict__.update(base.__dict__)
         # Keep `base` referenced, because its owner closes the connections.
         self.base, self.tenant, self._check = base, tenant, check
-        # A tenant has its own data keys.
-        self.keys = None if base.keys is None else KeyRing(base.keys.encryption, base.keys.queries)
+        self.keys = None if base.keys is None else base.keys.of_tenant(tenant)
 
     @property
     def whole(self) -> Any:

@@ -47,6 +47,7 @@ THREAD: Final = "thread"
 # The scope of the key of digests, which is the same for all rows.
 _SEARCH: Final = "pgstate:search"
 _MOST_THREADS: Final = 100_000
+_MOST_TENANTS: Final = 10_000
 _WORD: Final = re.compile(r"\w+")
 _NAMESPACED: Final = frozenset({"memories", "memory_versions", "files", "file_texts", "file_versions"})
 _OF_NO_THREAD: Final = frozenset({"schedules", "assistant_versions"})
@@ -110,6 +111,20 @@ class KeyRing:
         # By data key: the reason why it cannot be loaded, and the end of the reason's validity.
         self._lost: dict[str, tuple[str, float]] = {}
         self._loading: dict[tuple[str, str], Future[None]] = {}
+        # Loads in threads, by what is wanted.
+        self._beside: dict[frozenset[tuple[str, str]], Future[None]] = {}
+        self._tenants: OrderedDict[str, KeyRing] = OrderedDict()
+
+    def of_tenant(self, tenant: str) -> KeyRing:
+        """Return the data keys of a tenant, which all databases of this one and the tenant share."""
+        with self._lock:
+            found = self._tenants.get(tenant)
+            if found is None:
+                found = self._tenants[tenant] = KeyRing(self.encryption, self.queries)
+            self._tenants.move_to_end(tenant)
+            while len(self._tenants) > _MOST_TENANTS:
+                self._tenants.popitem(last=False)
+            return found
 
     def seal(self, column: str, content: Content, parts: Sequence[Any], value: bytes) -> bytes:
         """Return a value encrypted under the current data key of its row's scope.
@@ -298,6 +313,41 @@ class KeyRing:
                     mine.set_result(None)
                 else:
                     mine.set_exception(error)
+
+    def load_beside(self, load: Callable[[], None], wanted: Collection[tuple[str, str]], seconds: float) -> None:
+        """Load keys in a thread, and wait for them for a time. After it, the thread goes on, and calls do not wait.
+
+        Args:
+            load: Loads the keys.
+            wanted: The keys.
+            seconds: The time.
+
+        Raises:
+            KeyUnavailableError: If the master key has not answered in time.
+            EncryptionError: If a key cannot be loaded.
+        """
+        names = frozenset(wanted)
+        with self._lock:
+            loading = self._beside.get(names)
+            done = self._beside[names] = loading or Future[None]()
+
+        def run() -> None:
+            try:
+                load()
+            except BaseException as error:
+                del self._beside[names]
+                done.set_exception(error)
+            else:
+                del self._beside[names]
+                done.set_result(None)
+
+        if loading is None:
+            # Not of an executor, whose threads the interpreter would wait for at its exit.
+            threading.Thread(target=run, name="pgstate-keys", daemon=True).start()
+        try:
+            done.result(seconds if loading is None else 0.0)
+        except TimeoutError as error:
+            raise KeyUnavailableError(self.encryption.masters[0].id, "its answer is waited for") from error
 
     async def _load(self, runner: Runner, kind: str, name: str) -> None:
         if kind == THREAD:

@@ -30,7 +30,7 @@ from langgraph_pgstate.schema.tenancy import has_walls, list_tenants_or_raise, o
 from langgraph_pgstate.worker.claims import ISOLATION
 from langgraph_pgstate.worker.executing import RunExecution, RunOutcome
 from langgraph_pgstate.worker.lane import Duties, Lane
-from langgraph_pgstate.worker.settings import WorkerSettings, accepted_versions
+from langgraph_pgstate.worker.settings import KEY_SECONDS, WorkerSettings, accepted_versions
 from langgraph_pgstate.worker.tenants import TenantLanes
 
 _CHANNEL: Final = "pgstate_queue"
@@ -176,6 +176,7 @@ class Control:
             # Two connections, so that webhooks do not delay the renewal of leases.
             with opening() as database, opening() as database_of_webhooks:
                 self._database = database
+                database.key_seconds = database_of_webhooks.key_seconds = KEY_SECONDS
                 if self._tenant is None and database.run(has_walls, self._queries):
                     names = database.run(list_tenants_or_raise, self._queries)
                     self._check_tenants()

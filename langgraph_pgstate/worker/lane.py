@@ -13,7 +13,7 @@ from typing import Final
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.errors import KeyUnavailableError, PGStateError
 from langgraph_pgstate.leases.registry import HeldLease, confirmed_end, timed
 from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.runs import ending, enqueue, tending
@@ -29,6 +29,8 @@ from langgraph_pgstate.worker.settings import WorkerSettings
 from langgraph_pgstate.worker.sweeps import Sweeps
 
 _TEND_SECONDS: Final = 2.0
+# Seconds between two messages that runs wait for data keys.
+_LOG_SECONDS: Final = 5.0
 # Seconds after which a cancelled task that has not ended counts as stuck, like its event loop.
 _STUCK_SECONDS: Final = 5.0
 
@@ -112,6 +114,7 @@ class Lane:
         failed_at: When the database was last not available, by the monotonic clock.
         has_news: Whether a notification may be about the lane's runs.
         claimed_all: Whether the lane's last claims found no run.
+        lacks_keys: Whether the lane's last claims lacked data keys, because the master key has not answered yet.
     """
 
     def __init__(self, duties: Duties, database: Database) -> None:
@@ -119,8 +122,8 @@ class Lane:
         self._duties, self._database, self._queries = duties, database, duties.queries
         self.tenant = database.tenant
         self.executions: dict[RunKey, RunExecution] = {}
-        self.failed_at = self._tended_at = float("-inf")
-        self.has_news = self.claimed_all = False
+        self.failed_at = self._tended_at = self._logged_at = float("-inf")
+        self.has_news = self.claimed_all = self.lacks_keys = False
         self._claimer = Claimer(
             self._queries, duties.worker_id, duties.graphs, duties.versions, settings.lease_ttl, settings.poll
         )
@@ -219,8 +222,13 @@ class Lane:
             step()
         except PGStateError as error:
             self.failed_at = time.monotonic()
-            # A step that met a locked row is tried again later. Other work does not wait for it.
-            if not is_locked(error):
+            # A step that met a locked row, or lacks data keys, is tried again later. Other work does not wait for it.
+            if isinstance(error, KeyUnavailableError):
+                self.lacks_keys = True
+                if time.monotonic() >= self._logged_at + _LOG_SECONDS:
+                    self._logged_at = time.monotonic()
+                    log.warning("runs wait for data keys: %s", error)
+            elif not is_locked(error):
                 log.warning("the queue is not available: %s", error)
                 return False
         except Exception:
@@ -364,7 +372,7 @@ class Lane:
 
         Return whether the database was available.
         """
-        self.claimed_all = False
+        self.claimed_all = self.lacks_keys = False
         try:
             return self._do(partial(self._claim, limit))
         finally:

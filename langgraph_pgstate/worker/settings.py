@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from langgraph_pgstate.arguments import several
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.options import MAX_LEASE_SECONDS
 from langgraph_pgstate.runs.options import WorkerOptions
+
+KEY_SECONDS: Final = 0.2
+"""Seconds that a thread that serves all runs waits for a master key, before it goes on with other work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from langgraph_pgstate.runs.inputs import RunInput, modes_of
 from langgraph_pgstate.runs.types import ClaimedRun, EventBatch, RunKey
 from langgraph_pgstate.schema.queries import Queries, Statement
 from langgraph_pgstate.schema.tenancy import of_tenant, open_database
+from langgraph_pgstate.worker.settings import KEY_SECONDS
 
 # Minimum number of seconds between two commits of events.
 _INTERVAL: Final = 0.05
@@ -383,6 +384,7 @@ class StreamWriter:
             try:
                 options: Any = {"pool": False, "prepare_threshold": self._prepare_threshold}
                 with open_database(self._dsn, self._queries, self._tenant, self._keys, **options) as database:
+                    database.key_seconds = KEY_SECONDS
                     began_at = time.monotonic()
                     while not self._closed.is_set():
                         if not self._wake.is_set() and self._wake.wait(self._wait_seconds):

@@ -81,6 +81,8 @@ class TenantLanes:
         self._times: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
         self._claimed_at: dict[str, float] = {}
+        # When to claim again for tenants whose last claims lacked data keys.
+        self._retry_at: dict[str, float] = {}
         self._idle_since: OrderedDict[str, float] = OrderedDict()
 
     def notice(self, key: str) -> None:
@@ -245,8 +247,11 @@ class TenantLanes:
             duties.alone.claim(duties.room)
             if duties.alone is not None:
                 return
-        while self._hungry and (room := duties.room) > 0 and not duties.has_suspect and duties.alone is None:
-            tenant = next(iter(self._hungry))
+        while (room := duties.room) > 0 and not duties.has_suspect and duties.alone is None:
+            now = time.monotonic()
+            tenant = next((one for one in self._hungry if self._retry_at.get(one, now) <= now), None)
+            if tenant is None:
+                return
             # Move the tenant before the claim, so that a claim that fails does not delay other tenants.
             self._hungry.move_to_end(tenant)
             lane = self._lane_of(tenant)
@@ -259,6 +264,10 @@ class TenantLanes:
                 self.failed_at = lane.failed_at
                 return
             now = self._claimed_at[tenant] = time.monotonic()
+            if lane.lacks_keys:
+                self._retry_at[tenant] = now + duties.settings.poll
+                continue
+            self._retry_at.pop(tenant, None)
             if len(lane.executions) - before >= share:
                 continue
             del self._hungry[tenant]
@@ -285,6 +294,7 @@ class TenantLanes:
             surplus -= 1
             del self._idle_since[name]
             self._claimed_at.pop(name, None)
+            self._retry_at.pop(name, None)
             lane = self._duties.lanes.pop(name)
             self._duties.given_back += lane.ender.given_back
             with suppress(PGStateError):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import psycopg
 import pytest
@@ -15,15 +19,26 @@ from langgraph.config import get_store
 from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
 from support import FORK, GUARD_SECONDS, loop_graph, wait_until
+from support.cli import Forked
 from support.tenants import Walled, open_walled
 from support.worker import WORKERS, Place, kill, work, worker
 
-from langgraph_pgstate import AsyncPGState, AsyncWorker, PGState, Worker
+from langgraph_pgstate import (
+    AsyncPGState,
+    AsyncWorker,
+    CallableMasterKey,
+    Encryption,
+    LocalMasterKey,
+    PGState,
+    Worker,
+)
 from langgraph_pgstate.db.tenants import NO_TENANT
 from langgraph_pgstate.errors import TenantError
 from langgraph_pgstate.runs.finding import find_work
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.worker import run_state, tenants
+from langgraph_pgstate.worker.executing import RunExecution, RunOutcome
+from langgraph_pgstate.worker.lane import Lane
 
 
 @pytest.fixture
@@ -317,3 +332,161 @@ def test_run_until_idle_ends_after_the_runs_of_all_tenants(walled: Walled) -> No
     process.join(GUARD_SECONDS)
     assert process.exitcode == 0
     assert walled.rows("SELECT status, count(*) FROM {}.runs GROUP BY status") == [("success", 18)]
+
+
+AGENT = """
+import os, time
+from pathlib import Path
+from langgraph.graph import START, StateGraph
+from langgraph_pgstate.worker import run_state
+
+def node(number):
+    def say(state):
+        name = run_state().tenant
+        Path(f"{number} {name}").touch()
+        while number == 1 and not os.path.exists("go on"):
+            time.sleep(0.01)
+        return {"said": f"{name} {number}"}
+    return say
+
+builder = StateGraph(dict)
+builder.add_node("one", node(1)).add_node("two", node(2))
+builder.add_edge(START, "one").add_edge("one", "two")
+graph = builder.compile()
+"""
+
+
+def test_the_command_serves_all_tenants_and_gives_their_runs_back_at_sigterm(walled: Walled, tmp_path: Path) -> None:
+    """What was in progress ends its superstep, and goes on in the next process."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    command = "--dsn", walled.app, "--schema", walled.schema, "worker", "agent.py:graph"
+    with walled.open(pool=3) as state:
+        handles = {name: state.for_tenant(name).runs.enqueue("agent", {}, thread_id="same") for name in "ab"}
+        with Forked(*command, "--metrics-port", "0", cwd=tmp_path) as process:
+            for name in "ab":
+                wait_until((tmp_path / f"1 {name}").exists, f"the run of {name}: {process.said}")
+            address = re.search(r"metrics at (\S+)", process.said)
+            assert address is not None
+            with urlopen(address[1], timeout=30) as answer:
+                text = answer.read().decode()
+            # Gauges are those of one tenant.
+            assert ("process_cpu_seconds_total" in text, "pgstate_queue_runs{" in text) == (True, False)
+            process.send_signal(signal.SIGTERM)
+            wait_until(lambda: "drains; runs to stop: 2" in process.said, "the signal")
+            # Enqueued while it drains: not begun.
+            late = state.for_tenant("c").runs.enqueue("agent", {}, thread_id="same")
+            (tmp_path / "go on").touch()
+            assert process.wait() == 0
+            assert "runs requeued: 2" in process.said
+        assert [*tmp_path.glob("2 *")] == []
+        assert {one.status() for one in (*handles.values(), late)} == {"pending"}
+        assert walled.rows("SELECT count(*) FROM {}.workers") == [(0,)]
+        with Forked(*command, "--once", cwd=tmp_path) as process:
+            assert process.wait() == 0, process.said
+        for name, handle in handles.items():
+            assert handle.wait(GUARD_SECONDS)["__root__"] == {"said": f"{name} 2"}
+        assert late.status() == "success"
+
+
+class SlowMaster:
+    """A master key that does not answer about some data keys, until it is let go on.
+
+    Attributes:
+        slow: Ids of these data keys.
+        asked: Set when it is asked about one of them.
+        gate: Lets it go on.
+    """
+
+    def __init__(self) -> None:
+        self.slow: set[str] = set()
+        self.asked, self.gate = threading.Event(), threading.Event()
+        self._inner = LocalMasterKey(bytes(range(32)))
+
+    def encryption(self) -> Encryption:
+        return Encryption(CallableMasterKey("slow", self._inner.wrap, self.unwrap))
+
+    def unwrap(self, key: bytes, context: Any) -> bytes:
+        if context["key_id"] in self.slow:
+            self.asked.set()
+            assert self.gate.wait(2 * GUARD_SECONDS)
+        return self._inner.unwrap(key, context)
+
+    def hold(self, walled: Walled, tenant: str) -> None:
+        """Let it not answer about the data keys of a tenant."""
+        rows = walled.rows(f"SELECT key_id FROM {{}}.data_keys WHERE pgstate_tenant = '{tenant}'")
+        self.slow = {key_id for (key_id,) in rows}
+        assert self.slow
+
+
+def test_a_slow_master_key_of_one_tenant_delays_no_other(walled: Walled) -> None:
+    """Neither the claims of others, nor the renewal of their leases; its own runs wait for it."""
+    master = SlowMaster()
+    with walled.open(pool=3, encryption=master.encryption()) as state:
+        slow = state.for_tenant("a-slow").runs.enqueue("agent", {"count": 0})
+    master.hold(walled, "a-slow")
+    begun, gate = threading.Event(), threading.Event()
+
+    def hold(count: int) -> None:
+        if run_state().tenant == "held":
+            begun.set()
+            gate.wait(GUARD_SECONDS)
+
+    graphs: Any = {"agent": loop_graph(1, hold)}
+    with (
+        walled.open(pool=5, encryption=master.encryption()) as state,
+        Worker(state, graphs, poll=0.05, lease_ttl=1.0, concurrency=5) as one,
+    ):
+        held = state.for_tenant("held").runs.enqueue("agent", {"count": 0}, thread_id="held")
+        assert begun.wait(GUARD_SECONDS)
+        assert master.asked.wait(GUARD_SECONDS)
+        leases = "SELECT expires_at FROM {}.leases WHERE thread_id = 'held'"
+        before = walled.rows(leases)
+        for name in ("quick", "quicker"):
+            assert state.for_tenant(name).runs.enqueue("agent", {"count": 0}).wait(GUARD_SECONDS)["count"] == 1
+        wait_until(lambda: walled.rows(leases) > before, "the renewal of a lease")
+        assert one._control._duties.lanes["held"].executions
+        assert walled.rows("SELECT status, attempt FROM {}.queue WHERE thread_id <> 'held'") == [("pending", 0)]
+        master.gate.set()
+        gate.set()
+        assert held.wait(GUARD_SECONDS)["count"] == 1
+        done = f"SELECT status FROM {{}}.runs WHERE thread_id = '{slow.thread_id}'"
+        wait_until(lambda: walled.rows(done) == [("success",)], "the run of the slow one")
+
+
+def test_a_lease_is_renewed_while_the_end_of_another_run_waits_for_its_key(
+    walled: Walled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: the runs of this tenant would be lost to other workers."""
+    master, report = SlowMaster(), Lane.report
+    begun, gate = threading.Semaphore(0), threading.Event()
+
+    def hold(count: int) -> None:
+        begun.release()
+        gate.wait(0 if count else GUARD_SECONDS)
+        if count:
+            raise ValueError("its message is encrypted")
+
+    with walled.open(pool=5, encryption=master.encryption()) as state:
+        acme = state.for_tenant("acme")
+        keys = acme._database.keys
+
+        def expiring(lane: Lane, execution: RunExecution, outcome: RunOutcome) -> None:
+            if execution.key.thread_id == "failing":
+                master.hold(walled, "acme")
+                keys.expire()
+            report(lane, execution, outcome)
+
+        monkeypatch.setattr(Lane, "report", expiring)
+        with Worker(state, {"agent": loop_graph(1, hold)}, poll=0.05, lease_ttl=1.0, concurrency=5):
+            held = acme.runs.enqueue("agent", {"count": 0}, thread_id="held")
+            assert begun.acquire(timeout=GUARD_SECONDS)
+            failing = acme.runs.enqueue("agent", {"count": 1}, thread_id="failing")
+            assert master.asked.wait(GUARD_SECONDS)
+            leases = "SELECT expires_at FROM {}.leases WHERE thread_id = 'held'"
+            renewals: set[Any] = set()
+            wait_until(lambda: renewals.add(walled.rows(leases)[0]) or len(renewals) > 3, "renewals of its lease")
+            assert walled.rows("SELECT status, crashes FROM {}.queue WHERE thread_id = 'held'") == [("running", 0)]
+            master.gate.set()
+            wait_until(lambda: failing.status() == "error", "the end of the run")
+            gate.set()
+            assert held.wait(GUARD_SECONDS)["count"] == 1
