@@ -215,6 +215,27 @@ class BlockingConnection:
                 self._execute_walled(*after_commit)
         return rows if contents is None else _open(contents, self.keys, rows, plain)
 
+    async def fetch_readable(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
+        """See `Connection`."""
+        keys, (query, plain) = self.keys, statements[-1]
+        contents = query.contents
+        if keys is None or contents is None:
+            return await self.fetch_together(statements)
+        found: list[Rows] = []
+
+        def open_rows(answer: Any) -> None:
+            if contents.places is None:
+                contents.places = _places(answer)
+            found.append(_open(contents, keys, self._statements.rows(answer), plain))
+
+        sealed = _seal_all(keys, statements)
+        with self.connection.lock:
+            self.connection.wait(self._statements.execute_together(sealed, before_commit=open_rows))
+        if found:
+            return found[0]
+        async with self.transaction():
+            return await self.fetch_together(statements)
+
     def _execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[psycopg.RawCursor[Any]]:
         connection = self.connection
         # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside a caller's transaction, a
@@ -457,6 +478,27 @@ class AsyncConnection:
             with suppress(psycopg.Error):
                 await self._execute_walled(*after_commit)
         return rows if contents is None else await _open_beside(contents, self.keys, rows, plain)
+
+    async def fetch_readable(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
+        """See `Connection`."""
+        keys, (query, plain) = self.keys, statements[-1]
+        contents = query.contents
+        if keys is None or contents is None:
+            return await self.fetch_together(statements)
+        found: list[Rows] = []
+
+        def open_rows(answer: Any) -> None:
+            if contents.places is None:
+                contents.places = _places(answer)
+            found.append(_open(contents, keys, self._statements.rows(answer), plain))
+
+        sealed = _seal_all(keys, statements)
+        async with self.connection.lock:
+            await self.connection.wait(self._statements.execute_together(sealed, before_commit=open_rows))
+        if found:
+            return found[0]
+        async with self.transaction():
+            return await self.fetch_together(statements)
 
     async def _execute_together(
         self, statements: Sequence[tuple[Query, Parameters]]

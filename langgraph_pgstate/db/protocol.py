@@ -137,6 +137,10 @@ class Connection(Protocol):
         """
         ...
 
+    async def fetch_readable(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
+        """Run statements as `fetch_together` does, but commit only if the rows decrypt. With keys: two round trips."""
+        ...
+
     async def give_way(self) -> None:
         """Let other tasks of the event loop run first. Without an event loop, do nothing."""
         ...

@@ -134,6 +134,7 @@ class Statements:
         after_commit: tuple[Query, Parameters] | None = None,
         *,
         is_alone: bool = False,
+        before_commit: Callable[[Any], None] | None = None,
     ) -> Generator[Any, Any, list[Any] | None]:
         """Run statements as one transaction in one round trip. A generator for the connection's `wait`.
 
@@ -142,6 +143,8 @@ class Statements:
             after_commit: A statement that runs by itself after the transaction. Its failure, even at commit, has no
                 effect on the result.
             is_alone: Whether it is one statement, which needs no explicit transaction.
+            before_commit: Called with the last result. The transaction is then committed, in a second round trip, or
+                rolled back if it raises.
 
         Returns:
             The result of each statement; `None` if nothing was sent or done and the caller must use cursors.
@@ -171,7 +174,7 @@ class Statements:
                 name = preparing[text] = self._prepared.new_name(text)
                 pipeline.prepare(name, text)
             pipeline.add(text, name, *arguments)
-        if not is_alone:
+        if not is_alone and before_commit is None:
             pipeline.add(COMMIT, None)
         if after_commit is not None:
             query, parameters = after_commit
@@ -184,13 +187,15 @@ class Statements:
                 # Both statements are in the transaction that the sync ends.
                 pipeline.add_optional(SETTING.text, [tenant.encode()], [_TEXT])
                 pipeline.add_optional(self.form_of(query), *arguments)
-        error = yield from pipeline.run()
+        error = yield from pipeline.run(is_left_open=before_commit is not None)
         # Prepared statements survive a rollback.
         self._prepared.names.update((text, preparing[text]) for text in pipeline.prepared)
         if error is None:
             if is_alone:
                 return pipeline.results[-1:]
-            return pipeline.results[1 if tenant is None else 2 : -1]
+            if before_commit is not None:
+                yield from self._end(before_commit, pipeline.results[-1])
+            return pipeline.results[1 if tenant is None else 2 : -1 if before_commit is None else None]
         code = _code(error)
         if code in _OUTDATED:
             self._prepared.names.clear()
@@ -199,6 +204,20 @@ class Statements:
         else:
             raise errors.error_from_result(error)
         return None
+
+    def _end(self, before_commit: Callable[[Any], None], answer: Any) -> Generator[Any, Any, None]:
+        """Commit the open transaction, or roll it back if `before_commit` raises."""
+        pgconn = self._connection.pgconn
+        try:
+            before_commit(answer)
+        except BaseException:
+            pgconn.send_query_params(_ROLLBACK, None)
+            yield from generators.execute(pgconn)
+            raise
+        pgconn.send_query_params(COMMIT, None)
+        ended = (yield from generators.execute(pgconn))[-1]
+        if ended.status == _FAILED:
+            raise errors.error_from_result(ended)
 
     def answer(self, query: Query, parameters: Parameters) -> Generator[Any, Any, Any]:
         """Run a statement. A generator for the connection's `wait`.
@@ -354,13 +373,16 @@ class _Pipeline:
         self._sending.append(partial(self._pgconn.send_prepare, name, text))
         self._expected.append(text)
 
-    def run(self) -> Generator[Any, Any, Any]:
+    def run(self, *, is_left_open: bool = False) -> Generator[Any, Any, Any]:
         """Send all statements and read the results. A transaction that is still open afterwards is rolled back.
+
+        Args:
+            is_left_open: Whether it stays open, unless a statement has failed.
 
         Returns:
             The first result that is an error; `None` if there is none.
         """
-        answers = yield from _exchange(self._pgconn, self._sending)
+        answers = yield from _exchange(self._pgconn, self._sending, is_left_open=is_left_open)
         for text, answer in zip(self._expected, answers, strict=False):
             if answer.status == _FAILED:
                 return answer
@@ -371,10 +393,12 @@ class _Pipeline:
         return None
 
 
-def _exchange(pgconn: Any, sending: Iterable[Callable[[], None]]) -> Generator[Any, Any, list[Any]]:
+def _exchange(
+    pgconn: Any, sending: Iterable[Callable[[], None]], *, is_left_open: bool = False
+) -> Generator[Any, Any, list[Any]]:
     """Send statements in pipeline mode. Return their results, and last the result of the sync.
 
-    A transaction that is still open afterwards is rolled back.
+    A transaction that is still open afterwards is rolled back, unless it is to be left open and none has failed.
     """
     pgconn.enter_pipeline_mode()
     is_complete = False
@@ -400,7 +424,7 @@ def _exchange(pgconn: Any, sending: Iterable[Callable[[], None]]) -> Generator[A
             # The connection is lost, or the caller has abandoned it. Sent statements cannot be undone.
             pgconn.finish()
     pgconn.exit_pipeline_mode()
-    if pgconn.transaction_status in OPEN:
+    if pgconn.transaction_status in OPEN and not (is_left_open and all(one.status != _FAILED for one in answers)):
         pgconn.send_query_params(_ROLLBACK, None)
         yield from generators.execute(pgconn)
     return answers

@@ -77,13 +77,8 @@ async def claim(
         # claim that a server crash undoes had no effects. With limits, the rate counts the claim, so it must not be
         # undone.
         begin = bounded_waits(queries, is_synced=claims.has_limits)
-        statements = [begin, *opening, (statement, parameters)]
-        if db.keys is None:
-            rows = await db.fetch_together(statements)
-        else:
-            # If data keys of the claimed runs are not loaded, the claim is undone, and repeated when they are.
-            async with db.transaction():
-                rows = await db.fetch_together(statements)
+        # If data keys of the claimed runs are not loaded, the claim is undone, and repeated when they are.
+        rows = await db.fetch_readable([begin, *opening, (statement, parameters)])
         ended = ()
         # The kinds of rows are described at `claim_runs`.
         kinds = {row[0] for row in rows}

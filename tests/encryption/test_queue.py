@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, TypedDict
@@ -15,10 +16,17 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from support import wait_until
+from support.tenants import open_walled
 
 from langgraph_pgstate import CallableMasterKey, Encryption, LocalMasterKey, PGState, WebhookSettings
 from langgraph_pgstate.admin.api import Admin
-from langgraph_pgstate.errors import ConfigurationError, DecryptionError, KeyUnavailableError, NotEncryptedError
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    DatabaseError,
+    DecryptionError,
+    KeyUnavailableError,
+    NotEncryptedError,
+)
 from langgraph_pgstate.runs import RunHandle, claiming
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.worker import Worker
@@ -242,6 +250,41 @@ def test_a_claim_is_undone_while_the_master_key_does_not_answer(
         is_down.clear()
         found = state._database.run(lambda db: claimed(db, limit=5, ttl=10.0))
         assert [run.run_id for run in found.runs] == ["a"]
+
+
+@pytest.mark.parametrize("tenant", [None, "acme"])
+def test_a_claim_that_is_undone_leaves_no_transaction_open(
+    dsn: str, schema: str, connection: psycopg.Connection, tenant: str | None
+) -> None:
+    """For a missing key as for an error of the server; the connection is used again, in two round trips."""
+    master, claimed = LocalMasterKey(bytes(range(32))), partial(claiming.claim, worker_id="w", queue="default")
+    with ExitStack() as stack:
+        walled = None if tenant is None else stack.enter_context(open_walled(dsn))
+        place, name = (dsn, schema) if walled is None else (walled.app, walled.schema)
+        own: dict[str, Any] = {"schema": name, "tenant": tenant, "pool": False}
+        state = stack.enter_context(PGState.open(place, encryption=Encryption(master), **own))
+        runs = [state.runs.enqueue("agent", {"text": "a"}, thread_id=f"t{number}").run_id for number in range(4)]
+        database = state._database
+
+        def claim(**given: Any) -> list[str]:
+            options = {"queries": queries(name), "graphs": ["agent"], "limit": 1, "ttl": 10.0, **given}
+            return [run.run_id for run in database.run(lambda db: claimed(db, **options)).runs]
+
+        def is_idle() -> bool:
+            return database.run(_is_idle)
+
+        found = claim()
+        database.keys.expire()
+        found += claim()
+        with pytest.raises(DatabaseError):
+            claim(ttl=float("nan"))
+        assert is_idle()
+        found += claim() + claim()
+        assert (found, is_idle()) == (runs, True)
+
+
+async def _is_idle(db: Any) -> bool:
+    return not db.is_in_transaction
 
 
 def test_who_enqueues_the_first_run_of_a_thread_owns_its_data_key(
