@@ -20,8 +20,8 @@ LIMIT :page_size;
 
 -- name: measure_runs
 -- Return outcomes, durations, supersteps, tokens and cost of runs that began in a period, by the keys that `by` names,
--- in descending order of the number of runs. Reads a maximum number of the newest runs. The last column is the number
--- of read runs.
+-- those with the most runs first. Reads a maximum number of the newest runs. The last column is the number of read
+-- runs.
 SELECT
     CASE WHEN 'agent' = ANY(:by::text[]) THEN r.agent END,
     CASE WHEN 'release' = ANY(:by) THEN r.release END,

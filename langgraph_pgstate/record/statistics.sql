@@ -208,8 +208,7 @@ WHERE g.part = 'day' OR g.place <= :page_size::bigint
 ORDER BY g.part, g.day, g.place;
 
 -- name: sum_owner_costs
--- Return number, tokens and cost of runs by agent and by user; `part` names the grouping. Only the most expensive
--- agents and users are returned.
+-- Return number, tokens and cost of runs by agent and by user (see `part`), for the most expensive agents and users.
 -- matches: threads.metadata from scope
 SELECT g.part, CASE g.part WHEN 'agent' THEN g.agent ELSE g.user_id END, g.runs, g.input_tokens, g.output_tokens, g.cost
 FROM (

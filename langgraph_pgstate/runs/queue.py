@@ -110,8 +110,7 @@ class AsyncRunQueue(AsyncRunHistory):
             key: The limited key, for which this limit replaces the limit of each key; `*` for each key. By default, the
                 whole queue is limited. Runs without a key are under the limit of the queue only.
             concurrency: Maximum number of running runs; 0 for none.
-            rate: Maximum number of attempts that begin in a period. Without `concurrency` and `rate`, the limit is
-                removed.
+            rate: Maximum number of attempts in a period. Without `concurrency` and `rate`, the limit is removed.
 
         Raises:
             ConfigurationError: If an argument is not usable.
@@ -135,9 +134,8 @@ class AsyncRunQueue(AsyncRunHistory):
         """Limit the cost of the model calls of recorded graphs per day (UTC). One statement; safe to repeat.
 
         Once the known cost has reached the budget, further calls raise `BudgetExceededError`, also in the middle of a
-        run, and an event of the kind `budget` is stored. The runs of a process share one account. In it, a call in
-        progress counts as much as the last call of the same model. Costs of other processes are known two to five
-        seconds late.
+        run, and an event of the kind `budget` is stored. The runs of a process share one account, where a call in
+        progress counts like the last call of its model. Costs of other processes are known two to five seconds late.
 
         Args:
             amount: Cost in the currency of the prices; `None` removes the budget.

@@ -326,8 +326,7 @@ CREATE INDEX feedback_created_at_idx ON /*schema*/feedback (created_at DESC, thr
 -- Only a ready run can be claimed: the first run of its thread by `number`, if it is due. A ready run has the number 0,
 -- which is unique in a thread. So a thread has at most one running run, and a claim reads no run that cannot be
 -- claimed. The `position` of a key's first ready run is the smallest of the queue, and each further run of the key adds
--- one. So keys take turns. A claim sets `is_limited` for the runs of a key that is at its limit, so that later claims
--- do not read them.
+-- one. So keys take turns. A claim sets `is_limited` for runs of a key at its limit, so that later claims skip them.
 CREATE TABLE /*schema*/queue (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -441,11 +440,10 @@ CREATE TABLE /*schema*/queue_keys (
     PRIMARY KEY (queue, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- At each tick of a schedule a run is enqueued, in the transaction that sets `next_at` to the following tick. The
--- process that locks the row first does this. The run's id is made from the schedule's name and the tick. Like
--- `workers`, the table belongs to no thread, so it is not distributed where other tables are distributed by thread. A
--- schedule that a client of the server has made is deleted with its thread, so that it never runs on a later thread of
--- the same id.
+-- At each tick of a schedule, the process that locks the row first enqueues a run, in the transaction that sets
+-- `next_at` to the following tick. The run's id is made from the schedule's name and the tick. Like `workers`, the
+-- table belongs to no thread, so it is not distributed where other tables are distributed by thread. A schedule that a
+-- client of the server has made is deleted with its thread, so that it never runs on a later thread of the same id.
 CREATE TABLE /*schema*/schedules (
     name text COLLATE "C" NOT NULL,
     graph text NOT NULL,
@@ -519,8 +517,7 @@ CREATE TABLE /*schema*/assistant_versions (
 -- become large are in the indexes for approximate search (`is_large`), or wait until `maintain` puts them there
 -- (`is_waiting`); other rows are searched exactly. `index_fields` are the fields to index: null for the store's fields,
 -- empty if the item is not indexed. If the embedding model failed, an item is `is_unindexed` until its embeddings are
--- stored. A memory has a `kind`, and a `digest` by which a duplicate is found. `value` is content, which may be
--- encrypted.
+-- stored. A memory has a `kind`, and a `digest` by which a duplicate is found. `value` may be encrypted.
 CREATE TABLE /*schema*/memories (
     namespace text[] COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
