@@ -81,7 +81,7 @@ def memory(
     index: Annotated[
         str | None, typer.Option(metavar="NAME", help="Index that embeddings are copied to or from, of the same model.")
     ] = None,
-    vectors: Annotated[bool, typer.Option(help="Copy embeddings; by default items are embedded again later.")] = True,
+    vectors: Annotated[bool, typer.Option(help="Copy embeddings. Otherwise, items are embedded again later.")] = True,
     language: Annotated[
         str, typer.Option(metavar="NAME", help="With import-langgraph: the language of the new store.")
     ] = "simple",
