@@ -110,7 +110,7 @@ class GaugeReader:
         if reading.done():
             return reading.result()
         with suppress(TimeoutError):
-            # Shielded, because other scrapes wait for the same reading.
+            # Shield the reading, because other scrapes wait for it, too.
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(asyncio.wrap_future(reading))
         return _UNREADABLE

@@ -318,7 +318,7 @@ class PGState(_State):
         interrupts: Interrupts of threads, and their answers.
         runs: The queue: enqueue runs, wait for them, cancel and retry them. Their history: status, usage, cost, the
             checkpoints they made.
-        schedules: Schedules, which enqueue runs at times.
+        schedules: Schedules, which enqueue runs at set times.
         webhooks: Webhooks, which report the ends of runs: failed webhooks, and their repeated delivery.
         assistants: Assistants: graphs with a config and a context of their own, for the server.
         files: Files of agents, in versions; for deepagents as `PGFiles(state, namespace=…)`.
@@ -354,7 +354,7 @@ class PGState(_State):
 
     @classmethod
     def over(cls, database: Database, options: StateOptions) -> Self:
-        """Return a state on an open database, which has its own `retry`."""
+        """Return a state on an open database. The `retry` of that database applies."""
         state = cls.__new__(cls)
         state._use(database, options)
         return state
@@ -584,7 +584,7 @@ class PGState(_State):
 
     @cached_property
     def schedules(self) -> Schedules:
-        """Schedules, which enqueue runs at times."""
+        """Schedules, which enqueue runs at set times."""
         return Schedules(self._database, self._queries, self.runs)
 
     @cached_property
@@ -761,7 +761,7 @@ class AsyncPGState(_State):
 
     @classmethod
     def over(cls, database: AsyncDatabase, options: StateOptions) -> Self:
-        """Return a state on an open database, which has its own `retry`."""
+        """Return a state on an open database. The `retry` of that database applies."""
         state = cls.__new__(cls)
         state._use(database, options)
         return state
@@ -927,7 +927,7 @@ class AsyncPGState(_State):
 
     @cached_property
     def schedules(self) -> AsyncSchedules:
-        """Schedules, which enqueue runs at times."""
+        """Schedules, which enqueue runs at set times."""
         return AsyncSchedules(self._database, self._queries, self.runs)
 
     @cached_property

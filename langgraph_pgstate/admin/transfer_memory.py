@@ -550,7 +550,7 @@ def named_index(indexes: Sequence[OpenIndex], name: str | None) -> OpenIndex | N
     found = next((one for one in indexes if one.index.name == name), None)
     if found is None:
         names = ", ".join(one.index.name for one in indexes) or "none"
-        raise ConfigurationError(f"index must be one of the schema: {names}; not {name!r}")
+        raise ConfigurationError(f"index must be one of the schema's indexes, {names}, not {name!r}")
     return found
 
 

@@ -215,7 +215,7 @@ class PGStateStore:
         encoded = {key: self._codec.dumps(key, value) for key, value in exact.items()}
         request = replace(request, metadata=text, exact_metadata=encoded)
         plan = plan_put(self._codec, request, parent, others)
-        # Cached without contents, because these are not read again.
+        # Cache the plan without contents, because these are not read again.
         plan.contents.clear()
         created_at = _time(record.head.get("ts"))
         plan.manifest.revision = new_revision()

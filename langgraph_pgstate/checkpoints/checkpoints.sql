@@ -31,7 +31,7 @@ FROM required;
 WITH required AS MATERIALIZED (
     SELECT now() AS at FROM /*schema*/threads WHERE thread_id = :thread_id AND archived_at IS NULL
 ), new_segments AS (
-    -- Concatenated in one parameter, because an array would be sent as text. A single segment is passed without a copy.
+    -- The segments are concatenated, because an array would be sent as text. A single segment is not copied.
     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
     SELECT :thread_id, new.segment_id, CASE WHEN new.length = octet_length(:new_data::bytea) THEN :new_data
         ELSE substr(:new_data, new.start, new.length) END
@@ -116,7 +116,7 @@ WITH required AS MATERIALIZED (
         AND revision = :base_revision::bigint
     FOR KEY SHARE
 ), new_segments AS (
-    -- Concatenated in one parameter, because an array would be sent as text. A single segment is passed without a copy.
+    -- The segments are concatenated, because an array would be sent as text. A single segment is not copied.
     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
     SELECT :thread_id, new.segment_id, CASE WHEN new.length = octet_length(:new_data::bytea) THEN :new_data
         ELSE substr(:new_data, new.start, new.length) END
@@ -158,7 +158,7 @@ WITH base AS MATERIALIZED (
         )
     END
 ), new_segments AS (
-    -- Concatenated in one parameter, because an array would be sent as text. A single segment is passed without a copy.
+    -- The segments are concatenated, because an array would be sent as text. A single segment is not copied.
     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
     SELECT :thread_id, new.segment_id, CASE WHEN new.length = octet_length(:new_data::bytea) THEN :new_data
         ELSE substr(:new_data, new.start, new.length) END

@@ -46,7 +46,7 @@ WITH RECURSIVE chosen AS MATERIALIZED (
             SELECT 1 FROM /*schema*/event_hashes h
             WHERE h.thread_id = o.thread_id AND h.event_id = o.event_id AND h.salt IS NOT NULL
         )
-        -- Evaluated once for each row.
+        -- The expression is evaluated once for each row.
         OFFSET 0
     ) AS s
 ), entries AS (

@@ -52,7 +52,7 @@ _GENERIC_SEED = secrets.randbits(64)
 _FIELDS, _EXTRA = attrgetter("__dict__"), attrgetter("__pydantic_extra__")
 _TYPE_CODES = {cls: code for code, cls in enumerate(SHAPES)}
 
-# Precedes an array of only plain messages. No msgpack value begins with this byte.
+# The byte before an array of only plain messages. No msgpack value begins with it.
 PLAIN_MARK: Final = b"\xc1"
 
 # ormsgpack reports any exception of an extension hook with this text, including Ctrl-C.
@@ -274,7 +274,7 @@ class ValueCodec:
             except ValueError as error:
                 if str(error) != _HOOK_FAILED:
                     raise
-                # As in `loads`: decoding again raises the error again if the bytes are the cause.
+                # As in `loads`, decode again, which raises the error again if the bytes are the cause.
                 self._unpack(array, None)
                 raise KeyboardInterrupt from None
             if type(elements) is not list:
@@ -353,7 +353,7 @@ class ValueCodec:
         return SerializationError(channel, value, error)
 
     def _unpack(self, data: bytes, digests: list[bytes] | None, *, were_plain: bool = False) -> Any:
-        # Typed `Any`, because `isinstance` of a protocol's subclass takes longer than decoding a small value.
+        # `serde` is `Any`, because `isinstance` of a protocol's subclass takes longer than decoding a small value.
         serde: Any = self._decoding
         hook = decoding_hook(extension_hook_of(serde), digests, _GENERIC_SEED, were_plain=were_plain)
         return ormsgpack.unpackb(data, ext_hook=hook, option=UNPACK_OPTIONS)

@@ -25,7 +25,7 @@ from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.options import PoolSettings
 
 DEFAULT_PREPARE_THRESHOLD = 5
-# Detects within a minute that a peer vanished silently (failover, a dropped NAT entry). The default is two hours.
+# Options that detect within a minute that a peer vanished silently (failover, a dropped NAT entry), not in two hours.
 _NETWORK = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
 # Seconds until another attempt to reach a host that does not respond.
 _CONNECT_TIMEOUT = 10

@@ -41,7 +41,7 @@ def read_dsn(dsn: str, name: str = "dsn") -> dict[str, Any]:
     given, reason = _parse(dsn)
     reason = reason or _doubt(dsn, given)
     if reason is not None:
-        # Raised outside `except`, because error reporting tools also show the handled error.
+        # Raise the error outside `except`, because error reporting tools also show the handled error.
         raise ConfigurationError(f"{name} is not a usable connection string: {reason}")
     return given
 

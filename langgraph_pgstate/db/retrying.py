@@ -20,7 +20,7 @@ from langgraph_pgstate.db.translate import (
 from langgraph_pgstate.errors import ConflictError, PGStateError, UnavailableError
 from langgraph_pgstate.options import RetryPolicy
 
-# Enough for one attempt to connect, because a pool without connections makes an attempt every second.
+# Minimum time to wait: enough for one attempt to connect, which a pool without connections makes every second.
 _MIN_SECONDS: Final = 2.0
 # The second try of a write uses a new connection. If this is read-only, too, more tries would not help. Before
 # psycopg_pool 3.3, a pool replaces only one connection for each try.

@@ -101,7 +101,7 @@ async def search(
         ConfigurationError: If the pattern is a regular expression and files are encrypted or so encoded.
     """
     if not wanted.is_regex and ({"\n", "\0"} & {*wanted.pattern} or not encodes_as_utf8(wanted.pattern)):
-        # Searched lines contain no newline, NUL or lone surrogate.
+        # No searched line contains a newline, NUL or lone surrogate, so none can match.
         return FoundLines((), False)
     place = await _place(db, queries, namespace, directory)
     parameters, matches = _selection(namespace, place, glob)

@@ -27,7 +27,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 _ROOT: Final = "__root__"
 _KINDS: Final = ("text", "number", "boolean", "json", "any")
-# Marks a value that does not exist.
+# Stands for a value that does not exist.
 _NOTHING: Final = object()
 # Maximum number of characters and fields of a form, and of characters of a field. HTML escapes take up to five each.
 _MOST: Final = 36_000
@@ -168,8 +168,8 @@ def read_edit(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
     added: list[Path] = []
     problems: dict[str, str] = {}
     given = [(*_parsed(name), name, text) for name, text in form.items() if "[" in name]
-    # A value within another written value is written after it. A value that needs its parent's kind is written after
-    # its parent.
+    # Write outer values before the values in them, and at one depth JSON first, because a value may need its parent's
+    # kind.
     for kind, path, name, text in sorted(given, key=lambda one: (len(one[1]), one[0] != "json")):
         if kind == "remove":
             removed.append(path)

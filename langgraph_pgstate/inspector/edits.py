@@ -106,7 +106,7 @@ async def _form(
         sent |= {f"as_json {place}": "1"}
     edit = _readable(before, sent)
     if kind == "json" and edit.removed:
-        # As JSON, a removed entry is simply left out.
+        # A removed entry is left out of the JSON.
         edit = Edit(edit.before, edit.written, problems=edit.problems)
     if kind == "fields":
         sent.pop(f"as_json {place}", None)

@@ -205,7 +205,7 @@ async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
 async def _settled(
     call: PageCall, found: Thread, asked: list[dict[str, Any]], unsettled: list[dict[str, str]]
 ) -> dict[str, str]:
-    """Return the outcomes of questioned actions that were decided meanwhile, by the action's key."""
+    """Return the outcomes of actions that an interrupt asked about and a person has decided, by the action's key."""
     open_keys = {None, *(one["key"] for one in unsettled)}
     keys = [one["key"] for one in asked if one["key"] not in open_keys][:_MOST_KEYS]
     decided = [await call.state.tools.get(found.thread_id, key) for key in keys]

@@ -132,7 +132,7 @@ class Interrupted:
         return next((answer for answer in self.answers if answer.interrupt_id == interrupt_id), None)
 
     def shown(self) -> InterruptedThread:
-        """Return the public form."""
+        """Return the interrupts and answers as an `InterruptedThread`."""
         interrupts = self.open_interrupts
         since = min(interrupt.asked_at for interrupt in interrupts or self.interrupts)
         return InterruptedThread(*self.place, since, tuple(interrupts), tuple(self.answers), *self.owner)

@@ -34,7 +34,7 @@ def request_erasure(user_id: str | None, thread_id: str | None, message_id: str 
     if message_id is not None:
         raise ConfigurationError("message_id requires thread_id, the thread of the message")
     if (user_id is None) == (thread_id is None):
-        raise ConfigurationError("one of user_id, thread_id, or thread_id with message_id must say what to erase")
+        raise ConfigurationError("either user_id or thread_id, with or without message_id, must be given")
     if user_id is not None:
         return EraseRequest("user", _named("user_id", user_id))
     return EraseRequest("thread", thread_id_of(thread_id))

@@ -38,4 +38,4 @@ def test_a_user_is_exported_and_erased_with_a_receipt(terminal: Run, saver: PGSt
     receipt.write_text(receipt.read_text().replace('"rows": ', '"rows": 1'))
     assert "it was changed" in terminal("privacy", "verify", str(receipt), *with_key, code=1)
     assert "requires --user" in terminal("privacy", "export", code=1)
-    assert "must say what to erase" in terminal("privacy", "erase", "--yes", code=1)
+    assert "either user_id or thread_id" in terminal("privacy", "erase", "--yes", code=1)
