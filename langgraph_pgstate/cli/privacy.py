@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from langgraph_pgstate.cli.drawing import console, escape
+from langgraph_pgstate.cli.interrupts import shell_user
 from langgraph_pgstate.cli.options import RECEIPT_KEY_VARIABLE, LimitOption, YesOption
 from langgraph_pgstate.cli.output import (
     as_json,
@@ -61,6 +62,9 @@ def privacy(
             help="The key of receipts: a secret, or a key for Ed25519 as PEM.",
         ),
     ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With erase: who erases; by default the shell's user.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With erase: only count.")] = False,
     limit: LimitOption = 20,
     yes: YesOption = False,
@@ -71,7 +75,7 @@ def privacy(
     """
     target: Target = ctx.obj
     what: dict[str, Any] = {"user_id": user, "thread_id": thread, "message_id": message}
-    secret = None if key is None else key.read_bytes().strip()
+    secret = None if key is None else key.read_bytes()
     if action == "verify":
         _verify(target, receipt, secret, what)
         return
@@ -98,7 +102,7 @@ def privacy(
         if not (dry_run or yes):
             found = state.privacy.erase(**what, key=secret, dry_run=True)
             typer.confirm(f"Erase {count(found.rows, 'row')}? They do not come back", abort=True, err=True)
-        done = state.privacy.erase(**what, key=secret, dry_run=dry_run)
+        done = state.privacy.erase(**what, key=secret, by=by or shell_user() or None, dry_run=dry_run)
     if to is not None and done.receipt is not None:
         to.write_text(_text(done.receipt))
     if target.is_json:

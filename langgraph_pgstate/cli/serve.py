@@ -98,7 +98,7 @@ def serve(
         limit = None if rate_limit is None else RateLimit(rate_limit)
         options: ServerOptions = {"worker": worker, "read_only": read_only, "rate_limit": limit}
         if receipt_key is not None:
-            options["receipt_key"] = receipt_key.read_bytes().strip()
+            options["receipt_key"] = receipt_key.read_bytes()
         if max_body_size is not None:
             options["max_body_size"] = max_body_size
         if max_body_values is not None:

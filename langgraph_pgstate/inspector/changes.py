@@ -41,6 +41,7 @@ _VERBS: Final = {
     "release": "released",
     "restore": "restored",
     "policy": "changed",
+    "erase": "erased",
 }
 # Seconds that a new page may lag behind, and by which two clocks may differ.
 MOMENT: Final = timedelta(seconds=1)

@@ -10,8 +10,10 @@ from starlette.responses import Response
 
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadHeldError, ThreadInUseError
 from langgraph_pgstate.inspector.callers import check_sees_all
+from langgraph_pgstate.inspector.changes import MOMENT, last_action, told
 from langgraph_pgstate.inspector.page import Done, Page, PageCall
 from langgraph_pgstate.keep import Erasure, StoredErasure
+from langgraph_pgstate.keep.erasing import place_of
 from langgraph_pgstate.server.errors import missing, refuse
 
 _PAGE: Final = 20
@@ -47,20 +49,38 @@ async def erase(call: PageCall) -> Done:
     """Erase the subject that the form names, if the number of rows has not changed since the person saw it."""
     await check_sees_all(call)
     what = {name: call.field(name) for name in _FIELDS}
+    nonce = call.nonce
+    if (known := await call.state.privacy.receipt(nonce)) is not None:
+        return _done(call, what, nonce, is_complete=known.ended_at is not None)
     try:
         before = await call.state.privacy.erase(**_arguments(what), dry_run=True)
         if str(before.rows) != call.field("rows"):
-            raise refuse(409, "rows were added or erased since you looked. Look at it again, then decide")
-        done = await call.state.privacy.erase(**_arguments(what), key=call.service.receipt_key)
+            raise refuse(409, f"rows were added or erased since you looked{await _since(call)}. Look at it again")
+        done = await call.state.privacy.erase(
+            **_arguments(what), key=call.service.receipt_key, by=call.actor, erasure_id=nonce
+        )
     except ConfigurationError as error:
         raise refuse(422, str(error)) from None
     except NotFoundError as error:
-        raise refuse(404, str(error)) from None
+        raise refuse(404, f"{error}{await _since(call)}") from None
     except (ThreadHeldError, ThreadInUseError) as error:
         raise refuse(409, str(error)) from None
-    # If something is kept, show the page of the same subject, which names what is kept.
-    location = call.link("privacy", **what) if done.kept else call.link("privacy")
-    return Done(location, {"erasure_id": done.erasure_id, "kept": len(done.kept)})
+    return _done(call, what, str(done.erasure_id), is_complete=done.is_complete)
+
+
+def _done(call: PageCall, what: dict[str, str | None], erasure_id: str, *, is_complete: bool) -> Done:
+    """Return the end of an erasure: its receipt, or the page of the same question, which names what stays."""
+    location = call.link("privacy", "receipts", erasure_id) if is_complete else call.link("privacy", **what)
+    return Done(location, {"erasure_id": erasure_id, "is_complete": is_complete})
+
+
+async def _since(call: PageCall) -> str:
+    """Return who made the newest erasure, as the end of a sentence, if it was made since the page of the form."""
+    for newest in (await call.state.privacy.receipts(limit=1)).items:
+        if call.seen_at is not None and newest.started_at >= call.seen_at - MOMENT:
+            event = await last_action(call, place_of(newest.erasure_id), ("erase",))
+            return "" if event is None else f": a {newest.kind} was {told(event)}"
+    return ""
 
 
 async def receipt(call: PageCall) -> Page:
@@ -79,8 +99,10 @@ async def receipt(call: PageCall) -> Page:
     # Show the signed receipt instead of the row's columns, which are not signed.
     said: Mapping[str, Any] = found.receipt or {"counts": found.counts}
     is_own = found.receipt is None or found.receipt.get("receipt_id") == found.erasure_id
+    event = await last_action(call, place_of(found.erasure_id), ("erase",))
     data = {
         "erasure": found,
+        "by": None if event is None else event.payload.get("by"),
         "said": said,
         "is_own": is_own,
         "what": what,

@@ -128,7 +128,7 @@ PAGES: Final = (
         "POST",
         "/privacy/erase",
         privacy.erase,
-        "All data is erased, except what is named below. The receipt is in the list.",
+        "All data is erased, except what is named below, if anything is.",
     ),
     PageRoute("receipt", "GET", "/privacy/receipts/{erasure_id}", privacy.receipt),
     PageRoute("receipt.download", "GET", "/privacy/receipts/{erasure_id}/download", privacy.download),

@@ -46,6 +46,7 @@ from langgraph_pgstate.keep.redaction import (
 from langgraph_pgstate.keep.restoring import find_archives, find_sources, restore_source
 from langgraph_pgstate.memory.indexes import stored_indexes
 from langgraph_pgstate.memory.namespaces import literal
+from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.holds import refuse_held
 from langgraph_pgstate.threads.rows import delete_thread
@@ -159,6 +160,8 @@ async def erase(
     *,
     dry_run: bool,
     tenant: str | None = None,
+    by: str | None = None,
+    erasure_id: str | None = None,
 ) -> Erasure:
     """Erase the subject of a request. Safe to repeat: the next call continues an interrupted erasure.
 
@@ -167,7 +170,8 @@ async def erase(
         ThreadHeldError: If the thread of a single erasure is held. Nothing was written.
         ThreadInUseError: If the thread of a message is running. Nothing was written.
     """
-    work = _Work(runner, queries, codec, request, Erasure(request.kind, dry_run=dry_run), tenant)
+    report, new_id = Erasure(request.kind, dry_run=dry_run), erasure_id or str(uuid4())
+    work = _Work(runner, queries, codec, request, report, new_id, by, tenant)
     if request.kind == "user":
         await work.begin()
         await work.user()
@@ -178,20 +182,41 @@ async def erase(
     return work.report
 
 
-async def begin(db: Connection, queries: Queries, new_id: str, request: EraseRequest) -> tuple[str, dict[str, int]]:
+async def begin(
+    db: Connection, queries: Queries, new_id: str, request: EraseRequest, by: str | None = None
+) -> tuple[str, dict[str, int]]:
     """Return the unfinished erasure of the same subject, or begin one. One transaction; safe to repeat.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        new_id: Id of a new erasure.
+        request: The subject.
+        by: Name of the person, for an event of the kind `action`.
 
     Returns:
         Its id, and its counts so far.
+
+    Raises:
+        ConfigurationError: If the new id is that of another erasure.
     """
     async with db.transaction():
         await db.fetch(queries.lock_action, {"key": f"erase {queries.schema}"})
-        if (found := await find_open(db, queries, request)) is not None:
-            return found
-        salt = secrets.token_bytes(16)
-        new = {"erasure_id": new_id, "kind": request.kind, "salt": salt, "subject": _salted(salt, request)}
-        await db.execute(queries.begin_erasure, new)
-    return new_id, {}
+        found = await find_open(db, queries, request)
+        if found is None:
+            found = new_id, {}
+            salt = secrets.token_bytes(16)
+            new = {"erasure_id": new_id, "kind": request.kind, "salt": salt, "subject": _salted(salt, request)}
+            if not await db.execute(queries.begin_erasure, new):
+                raise ConfigurationError(f"erasure_id must be new, got {new_id!r}, which is that of another erasure")
+        if by is not None:
+            await note_action(db, queries, "erase", by, place_of(found[0]))
+    return found
+
+
+def place_of(erasure_id: str) -> str:
+    """Return the id under which the events of an erasure are stored, in place of a thread id."""
+    return f"erasure:{erasure_id}"
 
 
 def _salted(salt: bytes, request: EraseRequest) -> bytes:
@@ -231,10 +256,12 @@ class _Work:
         codec: ValueCodec,
         request: EraseRequest,
         report: Erasure,
+        new_id: str,
+        by: str | None,
         tenant: str | None,
     ) -> None:
         self._runner, self._queries, self._codec, self._request = runner, queries, codec, request
-        self.report = report
+        self.report, self._new_id, self._by = report, new_id, by
         self._counts: Counts = Counter()
         self._done: set[str] = set()
         self._away: set[str] = set()
@@ -243,7 +270,7 @@ class _Work:
     async def begin(self) -> None:
         """Store a new erasure, or continue an unfinished one. A dry run writes nothing."""
         if not self.report.dry_run:
-            id, counts = await self._runner.run(begin, self._queries, str(uuid4()), self._request)
+            id, counts = await self._runner.run(begin, self._queries, self._new_id, self._request, self._by)
             self.report.erasure_id = id
             self._counts.update(counts)
 
@@ -293,8 +320,7 @@ class _Work:
         found = await self._runner.run(find_open, self._queries, self._request)
         if found is None or self.report.dry_run:
             raise NotFoundError(why)
-        self.report.erasure_id = found[0]
-        self._counts.update(found[1])
+        await self.begin()
         self.report.counts = dict(self._counts)
 
     async def tree(self, thread_id: str) -> None:

@@ -68,6 +68,8 @@ class AsyncPrivacy:
         thread_id: str | None = None,
         message_id: str | None = None,
         key: bytes | str | None = None,
+        by: str | None = None,
+        erasure_id: str | None = None,
         dry_run: bool = False,
     ) -> Erasure:
         """Erase all stored data of a user, of a thread, or of one message.
@@ -83,6 +85,10 @@ class AsyncPrivacy:
             thread_id: The thread; with `message_id`, the thread of the message.
             message_id: The id of the message in the state.
             key: Signs the receipt: a secret of at least 16 bytes, or a private key for Ed25519 as PEM.
+            by: Name of the person who erases, for an event of the kind `action` under `erasure:ID`. The receipt does
+                not have it.
+            erasure_id: Id of a new erasure; a random one by default. An unfinished erasure that is continued keeps its
+                own.
             dry_run: Whether to count only. Nothing is written.
 
             Returns:
@@ -97,7 +103,8 @@ class AsyncPrivacy:
         """
         request, signer = request_erasure(user_id, thread_id, message_id), signer_of(key)
         await self._runner.run(refuse_without_tenant, self._queries, "an erasure")
-        given: Any = {"dry_run": dry_run, "tenant": self._tenant}
+        given: Any = {"dry_run": dry_run, "tenant": self._tenant, "by": None if by is None else identifier("by", by)}
+        given["erasure_id"] = None if erasure_id is None else _named("erasure_id", erasure_id)
         return await erase(self._runner, self._queries, self._codec, request, signer, **given)
 
     async def receipts(self, *, limit: int = 20, cursor: str | None = None) -> Page[StoredErasure]:

@@ -48,7 +48,7 @@ class Signer:
 
     Args:
         key: A secret of at least 16 bytes, for HMAC; or an Ed25519 key as PEM, which is private, or public to verify
-            only.
+            only. White space around it is ignored: the line end of a file is not part of the secret.
 
         Raises:
             ConfigurationError: If the key is neither.
@@ -58,10 +58,11 @@ class Signer:
         secret = key.encode() if isinstance(key, str) else key
         if not isinstance(secret, bytes):
             raise ConfigurationError(f"the key of receipts must be bytes or a string, not {type(key).__name__}")
+        secret = secret.strip()
         self._private: Any = None
         self._public: Any = None
         self._secret = secret
-        if secret.lstrip().startswith(_PEM):
+        if secret.startswith(_PEM):
             self._load(secret)
         elif len(secret) < _SHORTEST_SECRET:
             raise ConfigurationError(f"the key of receipts must have at least {_SHORTEST_SECRET} bytes")

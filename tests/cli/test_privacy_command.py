@@ -9,30 +9,41 @@ import pytest
 from support import config_of, put_arguments
 from support.cli import Run
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import PGState, PGStateSaver
 
 pytestmark = pytest.mark.smoke
 
 
-def test_a_user_is_exported_and_erased_with_a_receipt(terminal: Run, saver: PGStateSaver, tmp_path: Path) -> None:
+def test_a_user_is_exported_and_erased_with_a_receipt(
+    terminal: Run, saver: PGStateSaver, dsn: str, tmp_path: Path
+) -> None:
     config = config_of("hers")
     config["configurable"]["user_id"] = "evelyn"
     saver.put(*put_arguments(config, 1))
     saver.put(*put_arguments(config_of("bobs"), 1))
     key, receipt = tmp_path / "key", tmp_path / "receipt.json"
     key.write_text("a secret of the operator\n")
+    # As the guide calls it in Python.
+    with PGState.open(dsn, schema=saver.schema) as state:
+        made = state.privacy.erase(user_id="nobody", key=key.read_bytes())
+    receipt.write_text(json.dumps(dict(made.receipt or {})))
+    verified = terminal("privacy", "verify", str(receipt), "--user", "nobody", "--key-file", str(key))
+    assert "about this subject" in verified
     lines = [json.loads(line) for line in terminal("privacy", "export", "--user", "evelyn").splitlines()]
     assert {line["table"] for line in lines} >= {"threads", "checkpoints", "states"}
     assert all(line["row"]["thread_id"] == "hers" for line in lines)
     assert "would erase" in terminal("privacy", "erase", "--user", "evelyn", "--dry-run")
     with_key = ("--key-file", str(key))
-    shown = terminal("privacy", "erase", "--user", "evelyn", "--yes", "--to", str(receipt), *with_key)
+    erase = ("privacy", "erase", "--user", "evelyn", "--yes", "--by", "Dora", "--to", str(receipt))
+    shown = terminal(*erase, *with_key)
     assert "signature HMAC-SHA256" in shown
     assert saver.get_tuple(config_of("hers")) is None
     assert saver.get_tuple(config_of("bobs")) is not None
     assert terminal("privacy", "export", "--user", "evelyn") == ""
     assert "user" in terminal("privacy", "receipts")
-    assert json.loads(terminal("--json", "privacy", "receipts"))["receipt"] == json.loads(receipt.read_text())
+    newest = json.loads(terminal("--json", "privacy", "receipts").splitlines()[0])
+    assert newest["receipt"] == json.loads(receipt.read_text())
+    assert "by=Dora, action=erase" in terminal("events", f"erasure:{newest['erasure_id']}")
     assert "about this subject" in terminal("privacy", "verify", str(receipt), "--user", "evelyn", *with_key)
     assert "another subject" in terminal("privacy", "verify", str(receipt), "--user", "bob", *with_key, code=1)
     receipt.write_text(receipt.read_text().replace('"rows": ', '"rows": 1'))

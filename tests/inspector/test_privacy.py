@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from support.pages import HOSTILE, forms_of, inspected, state_of, travel, trip
+from support.pages import HOSTILE, forms_of, inspected, state_of, travel, trip, visiting
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.keep import Privacy
@@ -32,6 +32,7 @@ async def test_it_is_shown_what_would_go_before_it_goes(dsn: str, schema: str) -
         sent = await visitor.act("/privacy/erase", **form)
         assert (sent.status_code, "user=evelyn" in sent.headers["location"]) == (303, True)
         # A second person, whose page was made before.
+        del form["nonce"]
         assert (await visitor.act("/privacy/erase", **form)).status_code == 409
         assert [await state.threads.get(id) is None for id in ("t", "later", "held")] == [True, True, False]
         (receipt,) = (await visitor.data("/privacy"))["receipts"]
@@ -40,6 +41,30 @@ async def test_it_is_shown_what_would_go_before_it_goes(dsn: str, schema: str) -
         assert "held by counsel" in await visitor.page("/privacy", thread="held")
         assert "requires thread_id" in await visitor.page("/privacy", message="m")
         assert (await visitor.act("/privacy/erase", thread="none", rows="1")).status_code == 404
+
+
+async def test_the_second_person_of_an_erasure_is_told_who_was_first(dsn: str, schema: str) -> None:
+    async with inspected(dsn, schema) as (server, eve), visiting(server) as adam:
+        state = state_of(server)
+        await eve.introduce("Eve")
+        await adam.introduce("Adam")
+        for thread_id, kind, status in (("t", "user", 409), ("other", "thread", 404)):
+            await travel(state, thread_id, user_id="evelyn")
+            asked = {"user": "evelyn"} if kind == "user" else {"thread": thread_id}
+            forms = [forms_of(await one.page("/privacy", **asked))["/privacy/erase"] for one in (eve, adam)]
+            first = await eve.act("/privacy/erase", **forms[0])
+            (newest, *_) = (await state.privacy.receipts()).items
+            assert f"/privacy/receipts/{newest.erasure_id}" in first.headers["location"]
+            told = await adam.act("/privacy/erase", **forms[1])
+            assert (told.status_code, f"a {kind} was erased just now by Eve" in told.text) == (status, True)
+            # The same form sent twice is the same erasure.
+            again = await eve.act("/privacy/erase", **forms[0])
+            assert (again.status_code, again.headers["location"]) == (303, first.headers["location"])
+            assert (await state.privacy.receipts()).items[0] == newest
+            events = (await state.events.list(f"erasure:{newest.erasure_id}", kind="action")).items
+            assert [one.payload for one in events] == [{"action": "erase", "by": "Eve"}]
+            assert "Eve" in await adam.page(f"/privacy/receipts/{newest.erasure_id}")
+            assert "Eve" not in str(newest.receipt)
 
 
 async def test_a_receipt_is_signed_shown_compared_and_downloaded(dsn: str, schema: str) -> None:

@@ -36,6 +36,8 @@ def test_a_receipt_is_verified_with_its_secret() -> None:
     assert not verify_receipt({**receipt, "rows": 4}, SECRET).is_signed
     assert not verify_receipt(receipt, SECRET + b"!").is_signed
     assert not verify_receipt({**receipt, "signature": None}, SECRET).is_signed
+    # A file ends in a line end.
+    assert verify_receipt(receipt, SECRET + b"\n", SUBJECT).is_of is True
 
 
 def test_a_receipt_is_verified_with_a_public_key() -> None:
