@@ -15,6 +15,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.keep import retention
+from langgraph_pgstate.keep.types import PolicyReport
 from langgraph_pgstate.leases import guards
 from langgraph_pgstate.memory import items
 from langgraph_pgstate.memory.large import move_large_namespaces
@@ -108,10 +109,17 @@ async def _settle_dead_runs(runner: Runner, queries: Queries) -> int:
 
 
 async def note(db: Connection, queries: Queries, seconds: float, report: MaintenanceReport) -> None:
-    """Store the results of maintenance and the current sizes of the tables. One statement."""
+    """Store the results of maintenance and the current sizes of the tables. One statement.
+
+    The results of policies are stored as numbers. All tenants read the table, and an erasure leaves it as it is, so it
+    must name no thread and no policy.
+    """
+    policies = sum(report.policies, PolicyReport(""))
+    numbers = {name: value for name, value in asdict(policies).items() if type(value) is int}
+    numbers |= {"held": len(policies.held), "failed": sum(bool(one.problems) for one in report.policies)}
     parameters = {
         "seconds": seconds,
-        "report": json.dumps(asdict(report)),
+        "report": json.dumps(asdict(report) | {"policies": numbers}),
         "schema": f'"{queries.schema}"',
     }
     await db.execute(queries.note_maintenance, parameters)

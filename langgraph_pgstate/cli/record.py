@@ -220,14 +220,16 @@ def maintain(
 ) -> None:
     """Make partitions, end dead runs, sweep expired threads.
 
-    Run it daily. A run is dead if its process has died.
+    Run it daily. A run is dead if its process has died. The exit code is 1 if a policy of retention has left
+    threads for an error.
     """
     target: Target = ctx.obj
     with target.connect() as state:
         report = state.maintain(months=months, drop_older_than=drop_older_than, stream_ttl=age(stream_ttl))
+    failed = any(one.problems for one in report.policies)
     if target.is_json:
         print_json(report)
-        return
+        raise typer.Exit(int(failed))
     made, dropped = _months(report.months_made), _months(report.months_dropped)
     settled = f"{count(report.runs_settled, 'run')} of dead processes ended"
     console.print(f"partitions made: {made or 'none, all are there'}; {settled}")
@@ -239,6 +241,7 @@ def maintain(
         console.print(f"expired memories, deleted: {report.memories_expired:,}")
     if report.orphan_writes:
         console.print(f"pending writes without a checkpoint, removed: {report.orphan_writes:,}")
+    raise typer.Exit(int(failed))
 
 
 def sweep(

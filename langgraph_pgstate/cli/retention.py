@@ -11,7 +11,7 @@ import typer
 
 from langgraph_pgstate.cli.drawing import console, escape
 from langgraph_pgstate.cli.options import THREAD_STATUSES, AgentOption, TenantOption, UserOption
-from langgraph_pgstate.cli.output import bytes_in_words, count, new_table, one_of, print_json, show
+from langgraph_pgstate.cli.output import bytes_in_words, count, format_time, new_table, one_of, print_json, show
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.keep.types import TTL, Policy, PolicyReport
@@ -54,7 +54,8 @@ def retention(
 ) -> None:
     """Set how long threads are kept, and what comes then.
 
-    `maintain` and workers apply the policies. They do not change a thread that is held.
+    `maintain` and workers apply the policies. They do not change a thread that is held. The exit code of `apply` is 1
+    if threads that are due were left for an error.
     """
     target: Target = ctx.obj
     if name is None and action in ("set", "remove"):
@@ -84,6 +85,7 @@ def retention(
                 print_json(*reports)
             else:
                 print_applied(reports)
+            raise typer.Exit(int(any(one.problems for one in reports)))
         else:
             _print_policies(target, state.retention.policies())
 
@@ -105,7 +107,10 @@ def print_applied(reports: Sequence[PolicyReport]) -> None:
             if number
         ]
         size = f", {bytes_in_words(one.bytes)}" if one.bytes else ""
-        console.print(f"{escape(one.name)}: {', '.join(parts) or 'nothing to do'}{size}")
+        nothing = "nothing was done" if one.problems else "nothing to do"
+        console.print(f"{escape(one.name)}: {', '.join(parts) or nothing}{size}")
+        for problem in one.problems:
+            console.print(f"  [bold red]{escape(problem)}[/]", soft_wrap=True)
         for thread_id in one.held:
             console.print(f"  {escape(thread_id)} is held by a person")
 
@@ -114,7 +119,7 @@ def _print_policies(target: Target, policies: Sequence[Policy]) -> None:
     if target.is_json:
         print_json(*policies)
         return
-    table = new_table("policy", "threads", "contents", "checkpoints", "archive", "delete")
+    table = new_table("policy", "threads", "contents", "checkpoints", "archive", "delete", "applied")
     for one in policies:
         chosen = {"agent": one.agent, "tenant": one.tenant_id, "user": one.user_id, "status": one.status}
         texts = [f"{key}={value}" for key, value in chosen.items() if value is not None]
@@ -122,9 +127,13 @@ def _print_policies(target: Target, policies: Sequence[Policy]) -> None:
         prune = "" if one.prune_after is None else f"{_days(one.prune_after)}, but {one.keep_last}"
         archive = "" if one.archive_after is None else f"{_days(one.archive_after)} to {one.archive_to}"
         chosen_by = "with a time to live" if one.name == TTL else " ".join(texts) or "all"
-        cells = [one.name, chosen_by, _days(one.content_after), prune, archive, _days(one.delete_after)]
+        applied = format_time(one.applied_at)
+        cells = [one.name, chosen_by, _days(one.content_after), prune, archive, _days(one.delete_after), applied]
         table.add_row(*map(escape, cells))
-    show(table, len(policies), "policy", None, prose=("threads",))
+    show(table, len(policies), "policy", None, spare=("applied",), prose=("threads",))
+    for one in policies:
+        if one.last_error is not None:
+            console.print(f"[bold red]{escape(one.name)}: {escape(one.last_error)}[/]", soft_wrap=True)
 
 
 def _days(time: timedelta | None) -> str:

@@ -54,15 +54,18 @@ def growth(found: DatabaseOverview, before: MaintenanceNote | None) -> dict[str,
 def done(note: MaintenanceNote) -> list[str]:
     """Return the results of one `maintain` call, as short sentences."""
     report = note.report
-    policies = report.get("policies") or ()
+    policies = report.get("policies") or {}
     counted = {
         "partitions made": len(report.get("months_made") or ()),
         "months dropped": len(report.get("months_dropped") or ()),
         "days of events dropped": len(report.get("days_dropped") or ()),
         "runs of dead processes ended": report.get("runs_settled") or 0,
-        "threads deleted by policies": sum(one["deleted"] for one in policies),
-        "threads archived by policies": sum(one["archived"] for one in policies),
-        "checkpoints pruned by policies": sum(one["checkpoints"] for one in policies),
+        "threads deleted by policies": policies.get("deleted", 0),
+        "threads archived by policies": policies.get("archived", 0),
+        "checkpoints pruned by policies": policies.get("checkpoints", 0),
+        "contents removed by policies": policies.get("contents", 0),
+        "policies with an error": policies.get("failed", 0),
+        "expired memories deleted": report.get("memories_expired") or 0,
         "orphaned writes removed": report.get("orphan_writes") or 0,
         "old tombstones and leases removed": report.get("guards_swept") or 0,
     }

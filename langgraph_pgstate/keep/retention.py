@@ -40,6 +40,8 @@ from langgraph_pgstate.threads.search import STATUSES
 _PAGE: Final = 50
 # Threads that are deleted in a batch, each in a transaction.
 _EXPIRED: Final = 10
+# Maximum number of problems that a policy's row names.
+_PROBLEMS: Final = 3
 _AGES: Final = ("content_after", "prune_after", "archive_after", "delete_after")
 _SELECTORS: Final = ("agent", "tenant_id", "user_id", "status")
 _log = logging.getLogger("langgraph_pgstate.keep")
@@ -251,8 +253,8 @@ async def apply_policy(
         report += await _archive(runner, queries, policy, policy.archive_after, tenant, dry_run, goes_on)
     if policy.content_after is not None or policy.prune_after is not None:
         report += await _age(runner, queries, policy, dry_run, goes_on, pause)
-    if report.is_whole and not dry_run:
-        await runner.run(note_applied, queries, policy)
+    if not dry_run and (report.is_whole or report.problems):
+        await runner.run(note_applied, queries, policy, report)
     return report
 
 
@@ -270,9 +272,12 @@ async def _expire(runner: Runner, queries: Queries, dry_run: bool, goes_on: Call
     return report
 
 
-async def note_applied(db: Connection, queries: Queries, policy: Policy) -> None:
-    """Store that a policy was applied to all threads, unless it was changed meanwhile. One statement."""
-    await db.execute(queries.note_applied, {"name": policy.name, "version": policy.version})
+async def note_applied(db: Connection, queries: Queries, policy: Policy, report: PolicyReport) -> None:
+    """Store that a policy was applied to all threads, or why something was left. One statement."""
+    more = "" if len(report.problems) <= _PROBLEMS else f"; and {len(report.problems) - _PROBLEMS} more"
+    told = "; ".join(report.problems[:_PROBLEMS]) + more
+    found = {"is_whole": report.is_whole, "last_error": told or None}
+    await db.execute(queries.note_applied, {"name": policy.name, "version": policy.version, **found})
 
 
 async def _delete(
@@ -307,6 +312,7 @@ async def _delete(
                 if not is_of_one_row(error):
                     raise
                 _log.error("policy %r cannot delete thread %r: %s", policy.name, thread_id, error)
+                report += PolicyReport(policy.name, problems=("some threads cannot be deleted; the log names them",))
                 continue
             report += PolicyReport(policy.name, deleted=gone.threads, bytes=gone.bytes)
         if len(page) < _PAGE:
@@ -327,8 +333,9 @@ async def _delete_archived(
             report += PolicyReport(policy.name, deleted=found.threads)
     except ThreadHeldError:
         return PolicyReport(policy.name, held=(thread_id,))
-    except ArchiveError as error:
+    except (ArchiveError, ConfigurationError) as error:
         _log.error("policy %r cannot delete archived thread %r: %s", policy.name, thread_id, error)
+        report += PolicyReport(policy.name, problems=(f"cannot delete archived threads: {error}",))
     return report
 
 
@@ -342,7 +349,10 @@ async def _archive(
     goes_on: Callable[[], bool],
 ) -> PolicyReport:
     report, cursor = PolicyReport(policy.name, dry_run=dry_run), ""
-    objects = open_objects(str(policy.archive_to))
+    try:
+        objects = open_objects(str(policy.archive_to))
+    except ConfigurationError as error:
+        return report + _cannot_archive(policy, error)
     while goes_on():
         page = await runner.run(list_idle, queries, policy.name, after, cursor)
         report += PolicyReport(policy.name, held=tuple(id for id, _, is_held in page if is_held))
@@ -353,9 +363,7 @@ async def _archive(
                     runner, queries, objects, ids, tenant=tenant, idle_for=after, dry_run=dry_run
                 )
             except ArchiveError as error:
-                # Nothing was deleted. The next call tries again.
-                _log.error("policy %r cannot archive: %s", policy.name, error)
-                report += PolicyReport(policy.name, is_whole=False)
+                report += _cannot_archive(policy, error)
                 break
             report += PolicyReport(policy.name, archived=done.threads, bytes=done.bytes)
         if len(page) < _PAGE:
@@ -364,6 +372,12 @@ async def _archive(
     else:
         report += PolicyReport(policy.name, is_whole=False)
     return report
+
+
+def _cannot_archive(policy: Policy, error: Exception) -> PolicyReport:
+    """Log why a policy cannot archive. Nothing was deleted, and the next call tries again."""
+    _log.error("policy %r cannot archive: %s", policy.name, error)
+    return PolicyReport(policy.name, is_whole=False, problems=(f"cannot archive: {error}",))
 
 
 async def _age(
@@ -388,6 +402,9 @@ async def _age(
                 if not is_of_one_row(error):
                     raise
                 _log.error("policy %r cannot be applied to thread %r: %s", policy.name, thread_id, error)
+                report += PolicyReport(
+                    policy.name, problems=("it cannot be applied to some threads; the log names them",)
+                )
         cursor = page[-1][0] if len(page) == _PAGE else ""
         if not dry_run:
             await runner.run(note_visit, queries, policy.name, cursor)

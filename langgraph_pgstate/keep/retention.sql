@@ -26,6 +26,7 @@ ON CONFLICT (name) DO UPDATE SET
     updated_at = excluded.updated_at,
     version = retention_policies.version + 1,
     applied_at = NULL,
+    last_error = NULL,
     cursor_id = '',
     began_at = NULL,
     last_began_at = NULL
@@ -34,11 +35,12 @@ WHERE :expected::integer IS NULL OR retention_policies.version = :expected;
 -- name: list_policies
 -- Return all policies by name, and a policy `ttl` if there are threads with a time to live.
 SELECT p.name, p.agent, p.tenant_id, p.user_id, p.status, p.metadata, p.content_after, p.prune_after, p.keep_last,
-    p.archive_after, p.archive_to, p.delete_after, p.created_at, p.updated_at, p.version, p.applied_at
+    p.archive_after, p.archive_to, p.delete_after, p.created_at, p.updated_at, p.version, p.applied_at,
+    p.last_error
 FROM /*schema*/retention_policies p
 UNION ALL
 SELECT 'ttl', NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::interval, NULL::interval, 1,
-    NULL::interval, NULL::text, NULL::interval, now(), now(), 0, NULL::timestamptz
+    NULL::interval, NULL::text, NULL::interval, now(), now(), 0, NULL::timestamptz, NULL::text
 WHERE EXISTS (SELECT 1 FROM /*schema*/threads t WHERE t.expires_at IS NOT NULL)
 ORDER BY 1;
 
@@ -47,8 +49,11 @@ ORDER BY 1;
 SELECT p.version FROM /*schema*/retention_policies p WHERE p.name = :name::text FOR UPDATE;
 
 -- name: note_applied
--- Store that a policy was applied to all threads, unless it was changed meanwhile.
-UPDATE /*schema*/retention_policies SET applied_at = now() WHERE name = :name::text AND version = :version::integer;
+-- Store that a policy was applied to all threads, or why something was left, unless it was changed meanwhile.
+UPDATE /*schema*/retention_policies SET
+    applied_at = CASE WHEN :is_whole::boolean THEN now() ELSE applied_at END,
+    last_error = :last_error::text
+WHERE name = :name::text AND version = :version::integer;
 
 -- name: delete_policy
 -- Delete a policy.

@@ -177,6 +177,8 @@ class Policy:
         updated_at: Time at which it was last changed.
         version: Number of times that it was stored.
         applied_at: Time at which it was last applied to all threads; `None` if it was not since it was stored.
+        last_error: Why something was left when it was last applied, such as an archive that cannot be reached; `None`
+            if nothing was.
     """
 
     name: str
@@ -195,6 +197,7 @@ class Policy:
     updated_at: datetime
     version: int = 1
     applied_at: datetime | None = None
+    last_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +213,9 @@ class PolicyReport:
         bytes: Bytes of the removed data. For archived threads these are the archives' bytes, in a dry run the rows'.
         held: Threads that were not changed because a person holds them.
         dry_run: Whether nothing was changed.
-        is_whole: Whether it visited all threads; false if its time ended before.
+        is_whole: Whether it visited all threads; false if its time ended before, or threads cannot be archived.
+        problems: Why threads that are due were left, such as an archive that cannot be reached. They name no thread;
+            the log does.
     """
 
     name: str
@@ -222,6 +227,7 @@ class PolicyReport:
     held: tuple[str, ...] = ()
     dry_run: bool = False
     is_whole: bool = True
+    problems: tuple[str, ...] = ()
 
     def __add__(self, other: PolicyReport) -> PolicyReport:
         return PolicyReport(
@@ -234,6 +240,7 @@ class PolicyReport:
             tuple(dict.fromkeys(self.held + other.held)),
             self.dry_run or other.dry_run,
             self.is_whole and other.is_whole,
+            tuple(dict.fromkeys(self.problems + other.problems)),
         )
 
 

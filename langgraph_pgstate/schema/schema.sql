@@ -215,6 +215,7 @@ CREATE TABLE /*schema*/retention_policies (
     updated_at timestamptz NOT NULL DEFAULT now(),
     version integer NOT NULL DEFAULT 1,
     applied_at timestamptz,
+    last_error text,
     cursor_id text COLLATE "C" NOT NULL DEFAULT '',
     began_at timestamptz,
     last_began_at timestamptz,
@@ -1304,6 +1305,8 @@ COMMENT ON COLUMN /*schema*/retention_policies.updated_at IS 'time it was change
 COMMENT ON COLUMN /*schema*/retention_policies.version IS 'number of times that it was stored';
 COMMENT ON COLUMN /*schema*/retention_policies.applied_at IS
     'time it was last applied to all threads; null: not since it was stored';
+COMMENT ON COLUMN /*schema*/retention_policies.last_error IS
+    'why something was left when it was last applied; null: nothing was';
 COMMENT ON COLUMN /*schema*/retention_policies.cursor_id IS 'last thread that it has visited';
 COMMENT ON COLUMN /*schema*/retention_policies.began_at IS
     'time it began to visit threads; null: it has visited all';

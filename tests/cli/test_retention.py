@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import psycopg
 from support.cli import Run, lines
 from support.samples import config_of, put_values
 
 from langgraph_pgstate import PGStateSaver
+
+
+def test_an_archive_that_fails_is_printed_and_ends_with_1(
+    terminal: Run, saver: PGStateSaver, connection: psycopg.Connection, tmp_path: Path
+) -> None:
+    put_values(saver, config_of("old"), {"a": 1})
+    connection.execute(f"UPDATE \"{saver.schema}\".threads SET updated_at = '2025-01-01Z'".encode())
+    (tmp_path / "full").write_text("no folder")
+    terminal("retention", "set", "chats", "--archive-after", "30d", "--archive-to", f"file://{tmp_path}/full")
+    for command in (("retention", "apply"), ("maintain",)):
+        shown = terminal(*command, code=1)
+        assert "chats: nothing was done" in shown
+        assert "cannot archive: file://" in shown
+    assert "chats: cannot archive: file://" in terminal("retention")
+    assert json.loads(terminal("--json", "retention"))["last_error"].startswith("cannot archive")
 
 
 def test_policies_are_set_and_applied(terminal: Run, saver: PGStateSaver, connection: psycopg.Connection) -> None:

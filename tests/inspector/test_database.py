@@ -44,10 +44,11 @@ def test_growth_is_counted_from_a_week_ago_or_from_the_oldest_note() -> None:
 
 def test_what_maintenance_did_is_said_in_words() -> None:
     report = {"months_made": ["2026_01"], "runs_settled": 2, "orphan_writes": 0}
-    report["policies"] = [{"name": "ttl", "deleted": 3, "archived": 0, "checkpoints": 0}]
+    report["policies"] = {"deleted": 3, "archived": 0, "checkpoints": 0, "failed": 1}
     assert done(MaintenanceNote(at(0), 1.0, report, {})) == [
         "1 partitions made",
         "2 runs of dead processes ended",
         "3 threads deleted by policies",
+        "1 policies with an error",
     ]
     assert done(MaintenanceNote(at(0), 1.0, {}, {})) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -209,6 +210,71 @@ def test_maintain_applies_them(state: PGState, dsn: str, schema: str) -> None:
     (done,) = state.maintain().policies
     assert (done.name, done.deleted) == ("p", 1)
     assert state.threads.get("t") is None
+
+
+@pytest.mark.parametrize("is_missing", [False, True], ids=["unreachable", "no extra"])
+def test_an_archive_that_fails_is_told_and_others_go_on(
+    state: PGState, dsn: str, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_missing: bool
+) -> None:
+    for name in ("a-1", "b-1"):
+        make_rich_thread(state, name)
+    ask(dsn, f'UPDATE "{schema}".threads SET agent = left(thread_id, 1)')
+    age(dsn, schema, 40, "a-1", "b-1")
+    place = tmp_path / "archive"
+    url = "s3://bucket/of" if is_missing else f"file://{place}"
+    if is_missing:
+        monkeypatch.setitem(sys.modules, "obstore", None)
+    place.write_text("no folder")
+    state.retention.put("a", agent="a", archive_after=30 * DAY, archive_to=url)
+    state.retention.put("b", agent="b", delete_after=30 * DAY)
+    report = state.maintain()
+    failed, other = report.policies
+    assert (failed.archived, failed.is_whole, len(failed.problems)) == (0, False, 1)
+    assert "cannot archive" in failed.problems[0]
+    assert (other.deleted, other.problems) == (1, ())
+    kept, done = state.retention.policies()
+    assert kept.last_error == failed.problems[0]
+    assert (kept.applied_at, done.last_error) == (None, None)
+    (note,) = state.overview().maintenance
+    assert (note.report["policies"]["failed"], note.report["policies"]["deleted"]) == (1, 1)
+    monkeypatch.undo()
+    place.unlink()
+    if not is_missing:
+        state.retention.apply("a")
+        (mended, _) = state.retention.policies()
+        assert mended.last_error is None
+        assert mended.applied_at is not None
+
+
+def test_an_archived_thread_that_cannot_be_deleted_is_told(
+    state: PGState, dsn: str, schema: str, tmp_path: Path
+) -> None:
+    for name in ("one", "other"):
+        make_rich_thread(state, name)
+    state.archive.put(["one", "other"], to=f"file://{tmp_path}/archive", idle_for=timedelta(0))
+    age(dsn, schema, 40, "one")
+    for pack in (tmp_path / "archive").glob("*.pack"):
+        pack.write_bytes(b"damaged")
+    state.retention.put("p", delete_after=30 * DAY)
+    (report,) = state.retention.apply()
+    assert report.deleted == 0
+    assert "cannot delete archived threads" in report.problems[0]
+    (policy,) = state.retention.policies()
+    assert policy.last_error == report.problems[0]
+
+
+def test_maintenance_stores_no_names_of_threads(state: PGState, dsn: str, schema: str) -> None:
+    """All tenants read its table, and an erasure leaves it as it is."""
+    make_rich_thread(state, "evelyn-7")
+    ask(dsn, f"UPDATE \"{schema}\".threads SET user_id = 'evelyn'")
+    state.threads.hold("evelyn-7", "case", by="ada")
+    age(dsn, schema, 40, "evelyn-7")
+    state.retention.put("of evelyn", user_id="evelyn", delete_after=30 * DAY)
+    assert state.maintain().policies[0].held == ("evelyn-7",)
+    state.threads.release("evelyn-7", "case", by="ada")
+    state.privacy.erase(user_id="evelyn")
+    assert "evelyn" not in str(ask(dsn, f'SELECT m.report FROM "{schema}".maintenance m'))
+    assert state.overview().maintenance[0].report["policies"]["held"] == 1
 
 
 def test_a_worker_applies_them(state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
