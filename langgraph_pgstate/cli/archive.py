@@ -87,7 +87,9 @@ def archive(
             return
         if action == "delete":
             if not is_sure:
-                typer.confirm(f"Delete {count(len(given or ()), 'thread')} for good, from all archives?", abort=True)
+                typer.confirm(
+                    f"Delete {count(len(given or ()), 'thread')} for good, from all archives?", abort=True, err=True
+                )
             deleted = state.archive.delete(given or ())
             if target.is_json:
                 print_json(deleted)
@@ -117,6 +119,8 @@ def _put(
 ) -> None:
     if to is None:
         raise ConfigurationError("archive put requires --to, the place of the archive")
+    if not threads and user is None and agent is None and older_than is None:
+        raise ConfigurationError("archive put requires the threads, or --older-than, --user or --agent to choose them")
     with target.connect() as state:
         filters: Any = {name: value for name, value in (("user_id", user), ("agent", agent)) if value is not None}
         if older_than is not None:

@@ -11,7 +11,7 @@ import typer
 from langgraph_pgstate.cli.drawing import Text, console
 from langgraph_pgstate.cli.options import CheckpointOption, ThreadArgument
 from langgraph_pgstate.cli.output import as_json, count, format_time, print_command, print_json
-from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.cli.target import Target, absent
 from langgraph_pgstate.errors import NotFoundError, StateVersionError
 
 if TYPE_CHECKING:
@@ -313,5 +313,5 @@ def _step_of(part: Threads, place: str) -> LineageStep:
 def _find_step(part: Threads, thread_id: str, name: str | None) -> LineageStep:
     steps = part.lineage({"configurable": {"thread_id": thread_id}})
     if not steps:
-        raise NotFoundError(f"there is no thread {thread_id!r}")
+        raise absent(part, thread_id)
     return part.lineage(part.find(thread_id, name))[-1] if name else steps[-1]

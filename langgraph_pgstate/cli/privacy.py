@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -23,7 +24,10 @@ from langgraph_pgstate.cli.output import (
     show,
 )
 from langgraph_pgstate.cli.target import Target
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.keep import StoredErasure
 
 ACTIONS: Final = ("export", "erase", "receipts", "verify")
 
@@ -34,9 +38,11 @@ def privacy(
         str, typer.Argument(metavar="ACTION", help="export, erase, receipts or verify.", callback=one_of(*ACTIONS))
     ],
     receipt: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            metavar="FILE", show_default=False, exists=True, dir_okay=False, help="With verify: the receipt."
+            metavar="RECEIPT",
+            show_default=False,
+            help="With verify: the file of a receipt. With receipts: only this id.",
         ),
     ] = None,
     user: Annotated[str | None, typer.Option(metavar="ID", help="The user.")] = None,
@@ -47,7 +53,7 @@ def privacy(
     to: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", show_default=False, dir_okay=False, help="With export and erase: the file to write."
+            metavar="FILE", show_default=False, dir_okay=False, help="With export, erase and receipts ID: the file."
         ),
     ] = None,
     key: Annotated[
@@ -88,6 +94,10 @@ def privacy(
                 for line in state.privacy.export(user_id=user):
                     file.write(line + b"\n")
             return
+        if action == "receipts" and receipt is not None:
+            text = _text(_stored(state.privacy.receipt(receipt), receipt))
+            typer.echo(text, nl=False) if to is None else to.write_text(text)
+            return
         if action == "receipts":
             page = state.privacy.receipts(limit=limit)
             if target.is_json:
@@ -116,21 +126,39 @@ def privacy(
     console.print(f"{'would erase' if dry_run else 'erased'} {count(done.rows, 'row')}")
     for kept in done.kept:
         console.print(f"[bold red]left:[/] {escape(kept.thread_id)}: {escape(kept.why)}")
+    if done.kept:
+        console.print("no receipt until that is erased, too: repeat the command when nothing keeps it")
     if done.receipt is not None:
         console.print(f"receipt {escape(str(done.receipt['receipt_id']))}, signature {done.receipt['algorithm']}")
     raise typer.Exit(int(not done.is_complete))
+
+
+def _stored(found: StoredErasure | None, erasure_id: str) -> Mapping[str, Any]:
+    """Return the receipt of an erasure.
+
+    Raises:
+        NotFoundError: If there is no such erasure, or it has not ended.
+    """
+    if found is None or found.receipt is None:
+        why = "there is no erasure" if found is None else "there is no receipt yet of erasure"
+        raise NotFoundError(f"{why} {erasure_id!r}")
+    return found.receipt
 
 
 def _text(receipt: Any) -> str:
     return json.dumps(dict(receipt), indent=2) + "\n"
 
 
-def _verify(target: Target, receipt: Path | None, secret: bytes | None, what: dict[str, Any]) -> None:
+def _verify(target: Target, receipt: str | None, secret: bytes | None, what: dict[str, Any]) -> None:
     from langgraph_pgstate.keep import Privacy
 
     if receipt is None or secret is None:
         raise ConfigurationError("privacy verify requires the receipt and its key, as FILE --key-file FILE")
-    verdict = Privacy.verify(receipt.read_bytes(), secret, **what)
+    try:
+        text = Path(receipt).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"the file of the receipt cannot be read: {error}") from error
+    verdict = Privacy.verify(text, secret, **what)
     is_good = verdict.is_signed and verdict.is_of is not False
     if target.is_json:
         print_json(verdict)

@@ -40,10 +40,9 @@ from langgraph_pgstate.cli.output import (
     show,
 )
 from langgraph_pgstate.cli.record import find_run, why_pending
-from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.cli.target import Target, absent
 from langgraph_pgstate.errors import (
     ConfigurationError,
-    NotFoundError,
     RunTimeoutError,
     StaleHeadError,
     ThreadBusyError,
@@ -362,7 +361,7 @@ def _resume(state: PGState, thread_id: str, graph: str | None, checkpoint: str |
     """
     found = state.threads.get(thread_id)
     if found is None or found.head_checkpoint_id is None:
-        raise NotFoundError(f"there is no thread {thread_id!r} with checkpoints")
+        raise absent(state.threads, thread_id, f"there is no thread {thread_id!r} with checkpoints")
     for run in state.runs.list(thread_id=thread_id, limit=1).items:
         if run.status in ("pending", "running") and not run.is_crashed:
             raise ThreadBusyError(thread_id, run.run_id, run.started_at)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.errors import NotFoundError, PGStateError, ThreadArchivedError
 from langgraph_pgstate.options import (
     DEFAULT_EMBEDDED_PATH,
     DEFAULT_SCHEMA,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate import Encryption
     from langgraph_pgstate.admin.api import Admin
     from langgraph_pgstate.state import PGState, StateOptions
+    from langgraph_pgstate.threads.api import Threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,20 @@ class Target:
         with self.open() as dsn, PGState.open(dsn, **given) as state:
             state.check_schema()
             yield state
+
+
+def absent(threads: Threads, thread_id: str, why: str | None = None) -> PGStateError:
+    """Return the error of a command that finds nothing of a thread: the thread is archived, or does not exist.
+
+    Args:
+        threads: The threads.
+        thread_id: The thread.
+        why: The message if the thread is not archived.
+    """
+    found = threads.get(thread_id)
+    if found is not None and found.archived_at is not None:
+        return ThreadArchivedError(thread_id, "", found.archived_at)
+    return NotFoundError(why or f"there is no thread {thread_id!r}")
 
 
 def _holds_data(directory: Path) -> bool:

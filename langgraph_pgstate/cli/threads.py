@@ -33,7 +33,7 @@ from langgraph_pgstate.cli.output import (
     show,
     styled_status,
 )
-from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.cli.target import Target, absent
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.options import age
 
@@ -65,7 +65,8 @@ def threads(
         owner = [thread.user_id or "", thread.tenant_id or "", thread.agent or ""]
         times = map(format_time, (thread.created_at, thread.updated_at, thread.expires_at))
         cells = [thread.thread_id, shorten(thread.title or "", 40), *owner]
-        table.add_row(*map(escape, cells), styled_status(thread.status), *times)
+        marks = [", archived"] * (thread.archived_at is not None) + [", held"] * thread.is_held
+        table.add_row(*map(escape, cells), styled_status(thread.status) + "".join(marks), *times)
     spare = ("created", "tenant", "expires", "user", "agent", "title")
     show(table, len(page.items), "thread", page.next, spare=spare, prose=("title",))
 
@@ -84,8 +85,10 @@ def conversation(
     with target.connect() as state:
         at = state.threads.find(thread, checkpoint)["configurable"]["checkpoint_id"] if checkpoint else None
         messages = state.messages.conversation(thread, last=last, checkpoint_id=at, channel=channel)
-        if not messages and state.threads.get(thread) is None:
-            raise NotFoundError(f"there is no thread {thread!r}")
+        if not messages:
+            found = state.threads.get(thread)
+            if found is None or found.archived_at is not None:
+                raise absent(state.threads, thread)
     if target.is_json:
         print_json(*messages)
         return
@@ -171,7 +174,7 @@ def delete(
     with target.connect(tombstones_for=late) as state:
         found = state.saver.prune([thread], strategy="delete", dry_run=True)
         if not found.threads:
-            raise NotFoundError(f"there is no thread {thread!r}")
+            raise absent(state.threads, thread)
         if not yes:
             typer.confirm(f"Delete thread {thread} with {count(found.checkpoints, 'checkpoint')}?", abort=True)
         state.saver.delete_thread(thread)

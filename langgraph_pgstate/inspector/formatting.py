@@ -36,6 +36,14 @@ def exact(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(" ", "milliseconds").replace("+00:00", " UTC")
 
 
+def instant(text: str) -> str:
+    """Return a time in ISO 8601 in UTC, with seconds; another text shortened."""
+    try:
+        return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError):
+        return cut(text, 40)
+
+
 def sentence(text: str) -> str:
     """Return a reason as a sentence with a full stop. It gets a capital letter unless it begins with a name."""
     first = text.partition(" ")[0]

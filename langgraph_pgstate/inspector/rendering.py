@@ -55,6 +55,7 @@ def environment() -> Environment:
         "duration": formatting.duration,
         "exact": formatting.exact,
         "gist": gist,
+        "instant": formatting.instant,
         "markdown": to_html,
         "marked": formatting.marked,
         "money": formatting.money,

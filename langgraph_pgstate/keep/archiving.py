@@ -16,7 +16,7 @@ from typing import Any, Final
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
-from langgraph_pgstate.errors import NotFoundError, ThreadHeldError
+from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, NotFoundError, ThreadHeldError
 from langgraph_pgstate.keep.objects import Objects
 from langgraph_pgstate.keep.packing import MANIFEST, PACK, Manifest, check_pack, load_manifest, pack
 from langgraph_pgstate.keep.tables import THREADS, Tables, list_tables
@@ -262,7 +262,7 @@ async def archive_threads(
         ArchiveError: If an object is damaged when it is read back. None of its threads was deleted.
     """
     tables = await runner.run(list_tables, queries)
-    report = ArchiveReport(dry_run=dry_run)
+    report, is_reached = ArchiveReport(dry_run=dry_run), False
     ids = [*dict.fromkeys(thread_ids)]
     for start in range(0, len(ids), PAGE):
         page = ids[start : start + PAGE]
@@ -275,9 +275,30 @@ async def archive_threads(
             counted = [rows for rows, _ in sizes.values()], [size for _, size in sizes.values()]
             report += ArchiveReport(len(sizes), sum(counted[0]) - len(sizes), sum(counted[1]), dry_run=True)
             continue
+        if sizes and not is_reached:
+            await _check_reachable(runner, objects)
+            is_reached = True
         for group in _grouped(sizes):
             report += await _archive_group(runner, queries, objects, tables, group, owners, tenant, idle_for)
     return report
+
+
+async def _check_reachable(runner: Runner, objects: Objects) -> None:
+    """Check that a place can be reached before the row of an archive is stored.
+
+    If the objects of an archive cannot be deleted after they could not be stored, its row is kept, and each erasure of
+    its threads must reach it.
+
+    Raises:
+        ArchiveUnavailableError: If it cannot be reached.
+    """
+    try:
+        await runner.wait_for(objects.get, f"none{MANIFEST}")
+    except ArchiveUnavailableError:
+        raise
+    except ArchiveError:
+        # There is no such object.
+        return
 
 
 def _grouped(sizes: Mapping[str, tuple[int, int]]) -> Iterator[list[str]]:

@@ -276,8 +276,8 @@ async def note_applied(db: Connection, queries: Queries, policy: Policy, report:
     """Store that a policy was applied to all threads, or why something was left. One statement."""
     more = "" if len(report.problems) <= _PROBLEMS else f"; and {len(report.problems) - _PROBLEMS} more"
     told = "; ".join(report.problems[:_PROBLEMS]) + more
-    found = {"is_whole": report.is_whole, "last_error": told or None}
-    await db.execute(queries.note_applied, {"name": policy.name, "version": policy.version, **found})
+    query = queries.note_applied if report.is_whole else queries.note_last_error
+    await db.execute(query, {"name": policy.name, "version": policy.version, "last_error": told or None})
 
 
 async def _delete(

@@ -49,10 +49,13 @@ ORDER BY 1;
 SELECT p.version FROM /*schema*/retention_policies p WHERE p.name = :name::text FOR UPDATE;
 
 -- name: note_applied
--- Store that a policy was applied to all threads, or why something was left, unless it was changed meanwhile.
-UPDATE /*schema*/retention_policies SET
-    applied_at = CASE WHEN :is_whole::boolean THEN now() ELSE applied_at END,
-    last_error = :last_error::text
+-- Store that a policy was applied to all threads, and why something was left, unless it was changed meanwhile.
+UPDATE /*schema*/retention_policies SET applied_at = now(), last_error = :last_error::text
+WHERE name = :name::text AND version = :version::integer;
+
+-- name: note_last_error
+-- Store why a policy was not applied to all threads, unless it was changed meanwhile.
+UPDATE /*schema*/retention_policies SET last_error = :last_error::text
 WHERE name = :name::text AND version = :version::integer;
 
 -- name: delete_policy

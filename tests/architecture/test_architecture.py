@@ -54,6 +54,7 @@ from langgraph_pgstate.keep.redacting import Redaction
 from langgraph_pgstate.keep.redaction import clear_runs
 from langgraph_pgstate.keep.retention import list_policies, put_policy, request_policy
 from langgraph_pgstate.keep.tables import list_tables
+from langgraph_pgstate.keep.types import PolicyReport
 from langgraph_pgstate.otlp.exports import Export
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.analytics import request_analytics
@@ -768,7 +769,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.retention.list_idle": lambda bench: ("p", timedelta(days=1), ""),
     "keep.retention.list_aging": lambda bench: (bench.policy(), "", timedelta(0)),
     "keep.retention.note_visit": lambda bench: ("p", ""),
-    "keep.retention.note_applied": lambda bench: (bench.policy(),),
+    "keep.retention.note_applied": lambda bench: (bench.policy(), PolicyReport("p")),
     "keep.retention.age_thread": lambda bench: (bench.policy(), "t"),
     "keep.parquet.list_months": lambda bench: (),
     "keep.parquet.fetch_page": lambda bench: ("export_runs", bench.month()),

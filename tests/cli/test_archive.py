@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import psycopg
-from support.cli import Run
+from support.cli import Run, lines
 from support.samples import config_of, put_values
 
 from langgraph_pgstate import PGStateSaver
@@ -32,10 +32,19 @@ def test_threads_go_and_come_back(
         "trip [1]",
     ]
     assert "verified: 2 threads" in terminal("archive", "check")
+    for command in ("show", "conversation", "tree", "fork", "resume"):
+        assert "pgstate archive restore" in terminal(command, "trip 2", code=1), command
+    assert "pgstate archive restore" in terminal("delete", "trip 2", "--yes", code=1)
+    assert "may be archived" in terminal("check", "--thread", "trip 2", code=1)
+    terminal("hold", "trip [1]", "case 7", "--by", "ada")
+    assert lines(terminal("threads"), "trip [1]", "idle, archived, held")
+    assert lines(terminal("threads"), "trip 2", "idle, archived")
+    terminal("release", "trip [1]", "case 7", "--by", "ada")
     assert "restored: 1 thread with 1 row" in terminal("archive", "restore", "trip 2")
     assert "deleted for good: 1 thread" in terminal("archive", "delete", "trip [1]", "--yes")
     assert "not archived, or does not exist" in terminal("archive", "restore", "trip [1]", code=1)
     assert "requires --to" in terminal("archive", "put", "trip 2", code=1)
+    assert "requires the threads, or --older-than" in terminal("archive", "put", "--to", to, code=1)
     assert "requires the threads" in terminal("archive", "delete", code=1)
     assert "requires the threads, or --from" in terminal("archive", "restore", code=1)
     assert "must have the form" in terminal("archive", "put", "trip 2", "--to", "nowhere", code=1)

@@ -43,6 +43,16 @@ def test_a_user_is_exported_and_erased_with_a_receipt(
     assert "user" in terminal("privacy", "receipts")
     newest = json.loads(terminal("--json", "privacy", "receipts").splitlines()[0])
     assert newest["receipt"] == json.loads(receipt.read_text())
+    again = tmp_path / "again.json"
+    terminal("privacy", "receipts", newest["erasure_id"], "--to", str(again))
+    assert json.loads(again.read_text()) == json.loads(receipt.read_text())
+    assert json.loads(terminal("privacy", "receipts", newest["erasure_id"])) == newest["receipt"]
+    assert "no erasure 'none'" in terminal("privacy", "receipts", "none", code=1)
+    assert "cannot be read" in terminal("privacy", "verify", "none", *with_key, code=1)
+    saver.put(*put_arguments(config, 1))
+    with PGState.open(dsn, schema=saver.schema) as state:
+        state.threads.hold("hers", "case 7", by="ada")
+    assert "no receipt until that is erased" in terminal("privacy", "erase", "--user", "evelyn", "--yes", code=1)
     assert "by=Dora, action=erase" in terminal("events", f"erasure:{newest['erasure_id']}")
     assert "about this subject" in terminal("privacy", "verify", str(receipt), "--user", "evelyn", *with_key)
     assert "another subject" in terminal("privacy", "verify", str(receipt), "--user", "bob", *with_key, code=1)
