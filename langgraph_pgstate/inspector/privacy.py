@@ -8,7 +8,13 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadHeldError, ThreadInUseError
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    NotFoundError,
+    ThreadArchivedError,
+    ThreadHeldError,
+    ThreadInUseError,
+)
 from langgraph_pgstate.inspector.callers import check_sees_all
 from langgraph_pgstate.inspector.changes import MOMENT, last_action, told
 from langgraph_pgstate.inspector.page import Done, Page, PageCall
@@ -31,7 +37,7 @@ async def privacy(call: PageCall) -> Page:
             raise refuse(403, "pages may only be read here")
         try:
             found = await call.state.privacy.erase(**_arguments(what), dry_run=True)
-        except (ConfigurationError, NotFoundError, ThreadHeldError, ThreadInUseError) as error:
+        except (ConfigurationError, NotFoundError, ThreadArchivedError, ThreadHeldError, ThreadInUseError) as error:
             problem = str(error)
     page = await call.state.privacy.receipts(limit=_PAGE, cursor=call.query("cursor"))
     data: dict[str, Any] = {
@@ -63,7 +69,7 @@ async def erase(call: PageCall) -> Done:
         raise refuse(422, str(error)) from None
     except NotFoundError as error:
         raise refuse(404, f"{error}{await _since(call)}") from None
-    except (ThreadHeldError, ThreadInUseError) as error:
+    except (ThreadArchivedError, ThreadHeldError, ThreadInUseError) as error:
         raise refuse(409, str(error)) from None
     return _done(call, what, str(done.erasure_id), is_complete=done.is_complete)
 

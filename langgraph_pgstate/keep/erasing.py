@@ -48,7 +48,7 @@ from langgraph_pgstate.memory.indexes import stored_indexes
 from langgraph_pgstate.memory.namespaces import literal
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries
-from langgraph_pgstate.threads.holds import refuse_held
+from langgraph_pgstate.threads.holds import holds_of, refuse_held
 from langgraph_pgstate.threads.rows import delete_thread
 
 T = TypeVar("T")
@@ -347,6 +347,8 @@ class _Work:
     async def _message(self, thread_id: str, message_id: str) -> None:
         ids = frozenset({message_id})
         _need_native(self._codec)
+        if archives := await self._runner.run(find_archives, self._queries, [thread_id]):
+            raise ThreadArchivedError(thread_id, archives[0][0])
         versions = await self._runner.run(find_versions, self._queries, thread_id, ids)
         if not versions.fields and not await self._runner.run(has_message, self._queries, thread_id, message_id):
             await self._resume_or_refuse(f"thread {thread_id!r} has no message {message_id!r}")
@@ -381,7 +383,12 @@ class _Work:
             return thread_id in self._away
         if self.report.dry_run:
             self._away.add(thread_id)
-            await self._part(None, _count, Counter({"archived threads": 1}))
+            try:
+                await self._runner.run(_check_held, self._queries, thread_id)
+            except ThreadHeldError as error:
+                self._keep(thread_id, str(error))
+            else:
+                await self._part(None, _count, Counter({"archived threads": 1}))
             return True
         try:
             for source in await find_sources(self._runner, self._queries, [thread_id], self._tenant):
@@ -473,8 +480,9 @@ async def _exists(db: Connection, queries: Queries, thread_id: str) -> bool:
 
 
 async def _check_held(db: Connection, queries: Queries, thread_id: str) -> None:
-    async with db.transaction():
-        await refuse_held(db, queries, thread_id)
+    """Refuse a thread that is held. One that is archived is restored before it is erased."""
+    if holds := await holds_of(db, queries, thread_id):
+        raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
 
 
 async def _check_unused(db: Connection, queries: Queries, thread_id: str) -> None:

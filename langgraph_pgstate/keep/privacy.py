@@ -99,6 +99,7 @@ class AsyncPrivacy:
             NotFoundError: If there is no such thread or message.
             ThreadHeldError: If the thread of a single erasure is held. Nothing was written.
             ThreadInUseError: If a process runs the thread of a message. Nothing was written.
+            ThreadArchivedError: If the thread of a message is archived. Nothing was written.
             ConfigurationError: If an argument is invalid. Nothing was written.
         """
         request, signer = request_erasure(user_id, thread_id, message_id), signer_of(key)

@@ -25,6 +25,7 @@ from langgraph_pgstate.errors import (
     ConfigurationError,
     NotFoundError,
     TenantError,
+    ThreadArchivedError,
     ThreadHeldError,
     ThreadInUseError,
 )
@@ -538,6 +539,26 @@ def test_archived_threads_are_erased_from_their_archives(
     assert str(values(state, "bobs")[0]["messages"][0].content).strip() == "[erased]"
     with Admin.open(dsn, schema=schema) as admin:
         assert admin.check(deep=True).problems == []
+
+
+def test_an_archived_thread_is_erased_by_its_id(state: PGState, ask: Ask, tmp_path: Path) -> None:
+    said(state, "hers", "my secret garden", "evelyn", id="m1")
+    said(state, "held", "a public park", "bob")
+    state.archive.put(["hers", "held"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    with pytest.raises(ThreadArchivedError, match="archive restore"):
+        state.privacy.erase(thread_id="hers", message_id="m1")
+    dry = state.privacy.erase(thread_id="hers", dry_run=True)
+    assert dry.counts == {"archived copies": 1, "archived threads": 1}
+    state.threads.hold("held", "case 7", by="ada")
+    with pytest.raises(ThreadHeldError, match="ada"):
+        state.privacy.erase(thread_id="held")
+    told = state.privacy.erase(user_id="bob", dry_run=True)
+    assert [(one.thread_id, "ada" in one.why) for one in told.kept] == [("held", True)]
+    assert ask("SELECT count(*) FROM {}.erasures") == [(0,)]
+    done = state.privacy.erase(thread_id="hers", key=KEY)
+    assert (done.is_complete, done.counts["threads"], done.counts["archived copies"]) == (True, 1, 1)
+    assert state.threads.get("hers") is None
+    assert ask("SELECT thread_id FROM {}.archived_threads") == [("held",)]
 
 
 def test_what_an_archive_keeps_is_named_until_it_can_be_reached(state: PGState, tmp_path: Path) -> None:
