@@ -26,6 +26,7 @@ from langgraph_pgstate.keep.types import (
 from langgraph_pgstate.options import check_options, check_ttl
 from langgraph_pgstate.paging import Page, check_filters, decode_cursor, read_page
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.tenancy import refuse_without_tenant
 from langgraph_pgstate.threads.filters import ThreadSearch
 from langgraph_pgstate.threads.search import list_threads
 
@@ -83,6 +84,7 @@ class AsyncArchive:
             NotFoundError: If a given thread does not exist. Nothing was archived.
             ArchiveError: If an archive is damaged when it is read back. None of its threads was deleted.
             ArchiveUnavailableError: If an archive cannot be stored. None of its threads was deleted.
+            TenantError: If the tables keep tenants apart, and none is named. Nothing was archived.
             ConfigurationError: If an argument is invalid. Nothing was archived.
         """
         check_filters(filters, ThreadSearch)
@@ -95,6 +97,7 @@ class AsyncArchive:
         if limit is not None and (type(limit) is not int or limit < 1):
             raise ConfigurationError(f"limit must be at least 1 thread, got {limit!r}")
         objects = open_objects(to)
+        await self._runner.run(refuse_without_tenant, self._queries, "an archive")
         report = ArchiveReport(dry_run=dry_run)
         page: Sequence[str] = ()
         if thread_ids is not None:
@@ -270,6 +273,7 @@ class AsyncRetention:
         """
         check_options(type(self), fields, PolicyFields)
         row = retention.request_policy(name, fields)
+        await self._runner.run(refuse_without_tenant, self._queries, "a policy of retention")
         actor = None if by is None else identifier("by", by)
         await self._runner.run(retention.put_policy, self._queries, row, actor, expected_version)
         found = await self._runner.run(retention.list_policies, self._queries)
@@ -305,7 +309,9 @@ class AsyncRetention:
 
         Raises:
             NotFoundError: If there is no such policy.
+            TenantError: If the tables keep tenants apart, and none is named: a policy would be applied to all tenants.
         """
+        await self._runner.run(refuse_without_tenant, self._queries, "a policy of retention")
         ends_at = None if within is None else monotonic() + check_ttl("within", within).total_seconds()
         known = [one.name for one in await self._runner.run(retention.list_policies, self._queries)]
         if name is not None and name not in known:

@@ -15,9 +15,10 @@ import psycopg
 import pytest
 from support import wait_until
 from support.keep import agent, config_of, make_rich_thread, rows_of, states_of
+from support.tenants import open_walled
 
 from langgraph_pgstate import PGState, Worker
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StalePolicyError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StalePolicyError, TenantError
 from langgraph_pgstate.keep import retention
 from langgraph_pgstate.keep.thread import Pace
 
@@ -277,6 +278,26 @@ def test_maintenance_stores_no_names_of_threads(state: PGState, dsn: str, schema
     state.privacy.erase(user_id="evelyn")
     assert "evelyn" not in str(ask(dsn, f'SELECT m.report FROM "{schema}".maintenance m'))
     assert state.overview().maintenance[0].report["policies"]["held"] == 1
+
+
+def test_who_sees_all_tenants_applies_no_policy_of_one_to_all(dsn: str) -> None:
+    with open_walled(dsn) as walled:
+        with walled.open() as state:
+            for name in ("acme", "other"):
+                state.for_tenant(name).threads.create(f"of {name}")
+            state.for_tenant("acme").retention.put("p", delete_after=DAY)
+        walled.rows("UPDATE {}.threads SET updated_at = now() - interval '2 days'")
+        # An operator and a superuser see the rows of all tenants.
+        for who in (walled.operator, walled.server):
+            with PGState.open(who, schema=walled.schema) as state:
+                for calling in (
+                    lambda state=state: state.retention.apply(),
+                    lambda state=state: state.retention.put("q", delete_after=DAY),
+                    lambda state=state: state.archive.put(["of acme"], to="memory://all", idle_for=timedelta(0)),
+                ):
+                    with pytest.raises(TenantError, match="works for one"):
+                        calling()
+        assert walled.rows("SELECT count(*) FROM {}.threads") == [(2,)]
 
 
 def test_a_worker_applies_them(state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
