@@ -18,7 +18,7 @@ from langgraph_pgstate.db.protocol import Packed, Parameters, Query, Rows
 from langgraph_pgstate.db.statements import BEGIN, COMMIT, IDLE, OPEN, Statements, array_literal, within
 from langgraph_pgstate.db.tenants import SETTING, naming
 from langgraph_pgstate.encryption.keys import KeyRing
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, EncryptedError
 from langgraph_pgstate.heavy import HEAVY_BYTES, beside
 
 T = TypeVar("T")
@@ -124,7 +124,14 @@ class BlockingConnection:
             if contents is not None and contents.places is None:
                 contents.places = _places(cursor.pgresult)
             _free_result(cursor)
-        return rows if contents is None or not rows else _open(contents, self.keys, rows, parameters)
+        return rows if contents is None or not rows else await self._opened(contents, rows, parameters)
+
+    async def _opened(self, contents: Contents, rows: Rows, parameters: Parameters) -> Rows:
+        """Return rows with decrypted content."""
+        if self.keys is not None:
+            return contents.open(self.keys, rows, parameters)
+        await _refuse_encrypted(self, contents, rows)
+        return rows
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
         """See `Connection`. Uses a cursor only if the direct path cannot run the statement."""
@@ -204,7 +211,7 @@ class BlockingConnection:
             if contents is not None and contents.places is None:
                 contents.places = _places(answers[-1])
             rows = self._statements.rows(answers[-1])
-            return rows if contents is None else _open(contents, self.keys, rows, plain)
+            return rows if contents is None else await self._opened(contents, rows, plain)
         cursor = (self._execute_together(statements))[-1]
         rows = cursor.fetchall()
         if contents is not None and contents.places is None:
@@ -213,7 +220,7 @@ class BlockingConnection:
         if after_commit is not None:
             with suppress(psycopg.Error):
                 self._execute_walled(*after_commit)
-        return rows if contents is None else _open(contents, self.keys, rows, plain)
+        return rows if contents is None else await self._opened(contents, rows, plain)
 
     async def fetch_readable(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
         """See `Connection`."""
@@ -389,7 +396,16 @@ class AsyncConnection:
             if contents is not None and contents.places is None:
                 contents.places = _places(cursor.pgresult)
             _free_result(cursor)
-        return rows if contents is None or not rows else await _open_beside(contents, self.keys, rows, parameters)
+        return rows if contents is None or not rows else await self._opened(contents, rows, parameters)
+
+    async def _opened(self, contents: Contents, rows: Rows, parameters: Parameters) -> Rows:
+        """Return rows with decrypted content. Large content is decrypted in a thread."""
+        if self.keys is not None:
+            if sum(map(_size_of, rows)) > HEAVY_BYTES:
+                return await beside(contents.open, self.keys, rows, parameters)
+            return contents.open(self.keys, rows, parameters)
+        await _refuse_encrypted(self, contents, rows)
+        return rows
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
         """See `Connection`. Uses a cursor only if the direct path cannot run the statement."""
@@ -468,7 +484,7 @@ class AsyncConnection:
             if contents is not None and contents.places is None:
                 contents.places = _places(answers[-1])
             rows = self._statements.rows(answers[-1])
-            return rows if contents is None else await _open_beside(contents, self.keys, rows, plain)
+            return rows if contents is None else await self._opened(contents, rows, plain)
         cursor = (await self._execute_together(statements))[-1]
         rows = await cursor.fetchall()
         if contents is not None and contents.places is None:
@@ -477,7 +493,7 @@ class AsyncConnection:
         if after_commit is not None:
             with suppress(psycopg.Error):
                 await self._execute_walled(*after_commit)
-        return rows if contents is None else await _open_beside(contents, self.keys, rows, plain)
+        return rows if contents is None else await self._opened(contents, rows, plain)
 
     async def fetch_readable(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
         """See `Connection`."""
@@ -613,14 +629,6 @@ def _seal_all(keys: KeyRing, statements: Sequence[tuple[Query, Parameters]]) -> 
     ]
 
 
-def _open(contents: Contents, keys: KeyRing | None, rows: Rows, parameters: Parameters) -> Rows:
-    """Return rows with decrypted content. Raise if text is encrypted and there are no keys."""
-    if keys is None:
-        contents.refuse_encrypted(rows)
-        return rows
-    return contents.open(keys, rows, parameters)
-
-
 async def _seal_beside(contents: Contents, keys: KeyRing, parameters: Parameters) -> Parameters:
     """Async twin of `Contents.seal`. Large content is encrypted in a thread."""
     if _size_of(parameters.values()) > HEAVY_BYTES:
@@ -637,11 +645,15 @@ async def _seal_all_beside(
     return _seal_all(keys, statements)
 
 
-async def _open_beside(contents: Contents, keys: KeyRing | None, rows: Rows, parameters: Parameters) -> Rows:
-    """Async twin of `_open`. Large content is decrypted in a thread."""
-    if keys is not None and sum(map(_size_of, rows)) > HEAVY_BYTES:
-        return await beside(_open, contents, keys, rows, parameters)
-    return _open(contents, keys, rows, parameters)
+async def _refuse_encrypted(db: BlockingConnection | AsyncConnection, contents: Contents, rows: Rows) -> None:
+    """Raise if texts are encrypted, for a program without keys. One round trip if one looks as if it were.
+
+    Raises:
+        EncryptedError: If they are.
+    """
+    if ids := contents.key_ids(rows):
+        for row in await db.fetch(contents.keys_query, {"key_ids": [*ids]}):
+            raise EncryptedError(ids[row[0]])
 
 
 def _size_of(values: Iterable[Any]) -> int:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -35,13 +36,12 @@ import orjson
 
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.states import list_segments
-from langgraph_pgstate.encryption.cipher import TEXT_MAGIC, from_text, is_sealed, key_id_of, to_text, where
+from langgraph_pgstate.encryption.cipher import TEXT_MAGIC, from_text, is_sealed, key_id_at, key_id_of, to_text, where
 from langgraph_pgstate.encryption.columns import CONTENTS, SEALED_KEY, Content
 from langgraph_pgstate.errors import (
     ConfigurationError,
     DataKeyDestroyedError,
     DecryptionError,
-    EncryptedError,
     EncryptionError,
     MissingKeysError,
 )
@@ -53,6 +53,8 @@ _LINE: Final = re.compile(
     r"(?: of (?P<of>\w+) (?P<values>\w+(?:, \w+)*))?(?P<lenient> if intact)?"
 )
 _SEALED_TEXT: Final = f'"{TEXT_MAGIC}'
+# Characters of an encrypted text that name its data key.
+_HEAD: Final = 17
 # Parameters that list several rows. Content is bound to one row, so such a list must have one item to get content.
 _OF_SEVERAL: Final = ("thread_ids", "run_ids", "namespaces")
 # Integers that orjson reads as floats.
@@ -140,11 +142,15 @@ class Contents:
 
     Attributes:
         columns: Tables and columns of the content.
+        keys_query: The statement that returns data keys by their ids; `None` if it opens nothing.
         places: Positions of the result's columns by name; `None` until the first result. A statement has the same
             columns at each execution.
     """
 
-    __slots__ = ("_has_vectors", "_matches", "_opens", "_seals", "_searches", "_texts", "columns", "places")
+    __slots__ = (
+        *("_has_vectors", "_matches", "_opens", "_seals", "_searches", "_texts"),
+        *("columns", "keys_query", "places"),
+    )
 
     def __init__(self, lines: Sequence[str], *, has_vectors: bool = False) -> None:
         found: dict[str, list[_Part]] = {does: [] for does in ("seals", "opens", "matches", "searches", "leaves")}
@@ -159,6 +165,7 @@ class Contents:
         # Encrypted bytes are refused where they are read.
         self._texts = [part for part in self._opens if part.content.kind != "bytes"]
         self.places: dict[str, int] | None = None if self._opens else {}
+        self.keys_query: Any = None
         self._has_vectors = has_vectors
 
     def seal(self, cipher: Cipher, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -249,23 +256,26 @@ class Contents:
             raise MissingKeysError(missing)
         return opened
 
-    def refuse_encrypted(self, rows: Sequence[Any]) -> None:
-        """Raise if a row has encrypted text, for a program without keys.
+    def of_schema(self, keys_query: Any) -> Contents:
+        """Return the same content, with a statement that returns data keys by their ids."""
+        found = copy(self)
+        found.keys_query = keys_query
+        return found
 
-        Raises:
-            EncryptedError: If a row has encrypted text.
+    def key_ids(self, rows: Sequence[Any]) -> dict[str, str]:
+        """Return the ids of data keys that texts of rows name as encrypted texts do, each with a column.
+
+        Without keys, a text is encrypted if the database has its data key. A person may have written any other.
         """
         places = self.places
         assert places is not None
+        found: dict[str, str] = {}
         for part in self._texts:
             at, path = places[part.path[0]], part.path[1:]
             for row in rows:
-                found = [row[at]] if not path else [o.get(path[-1]) for o, _ in _walk(row[at], path, places.get)]
-                for value in found:
-                    if isinstance(value, str) and (value.startswith((TEXT_MAGIC, _SEALED_TEXT)) or SEALED_KEY in value):
-                        raise EncryptedError(part.column)
-                    if isinstance(value, dict) and SEALED_KEY in value:
-                        raise EncryptedError(part.column)
+                values = [row[at]] if not path else [o.get(path[-1]) for o, _ in _walk(row[at], path, places.get)]
+                found.update((id, part.column) for id in map(_key_id_in, values) if id)
+        return found
 
 
 def _part(match: re.Match[str]) -> _Part:
@@ -617,7 +627,10 @@ def _open_text(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> 
     place = where(part.column, keys)
     if part.content.kind == "object":
         is_text = isinstance(value, str)
-        given = _loads(value.encode()) if is_text else value
+        try:
+            given = _loads(value.encode()) if is_text else value
+        except ValueError as error:
+            raise DecryptionError(place) from error
         found = _open_object(cipher, part, keys, given, place)
         return _dumps(part, found).decode() if is_text and found is not given else found if not is_text else value
     if isinstance(value, str) and value.startswith(TEXT_MAGIC):
@@ -709,6 +722,21 @@ def _sealed_in(content: Content, value: Any, place: str) -> bytes | None:
     if content.has_words and isinstance(text, str):
         text = _without_words(text)
     return from_text(text, place) if isinstance(text, str) and text.startswith(TEXT_MAGIC) else None
+
+
+def _key_id_in(value: Any) -> str | None:
+    """Return the id of the data key that a text, JSON or an object names; `None` if it names none."""
+    if isinstance(value, str):
+        if value.startswith((TEXT_MAGIC, _SEALED_TEXT)):
+            return key_id_at(value.removeprefix('"')[:_HEAD], is_bytes=False)
+        if SEALED_KEY not in value:
+            return None
+        try:
+            value = orjson.loads(value)
+        except ValueError:
+            return None
+    sealed = value.get(SEALED_KEY) if isinstance(value, dict) else None
+    return key_id_at(sealed[:_HEAD], is_bytes=False) if isinstance(sealed, str) else None
 
 
 def _without_words(value: str) -> str:

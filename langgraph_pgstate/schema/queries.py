@@ -109,6 +109,8 @@ class Queries:
             raise AttributeError(f"no query is named {name!r}")
         parsed = _parsed(self._folder, name)
         query = parsed._replace(text=_in_schema(parsed.text.decode(), self.schema).encode())
+        if query.contents is not None:
+            query = query._replace(contents=query.contents.of_schema(queries(self.schema).get_data_keys))
         self.__dict__[name] = query
         return query
 

@@ -16,7 +16,9 @@ from support import Restartable
 from support.otlp import collecting
 
 from langgraph_pgstate import Encryption, PGState
-from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.encryption.cipher import MAGIC, to_text
+from langgraph_pgstate.encryption.columns import SEALED_KEY
+from langgraph_pgstate.errors import EncryptedError, PGStateError
 from langgraph_pgstate.metrics import Metrics
 from langgraph_pgstate.otlp.exporter import SpanExporter
 from langgraph_pgstate.worker import Worker
@@ -137,3 +139,29 @@ def test_nothing_that_is_shown_has_a_secret(
 def holds(text: bytes, word: str) -> bool:
     """Whether some bytes have a word, as it is or as PostgreSQL shows bytes."""
     return word.encode() in text or word.encode().hex().encode() in text
+
+
+def test_what_only_looks_encrypted_hides_nothing(dsn: str, schema: str) -> None:
+    """Guard: the words of one person would keep the lists of all from a program without keys."""
+    words = to_text(MAGIC + bytes(60))
+    with PGState.open(dsn, schema=schema) as state:
+        state.threads.create("t", title=words, metadata={SEALED_KEY: words, "a": 1})
+        state.threads.create("u", title="pgs1:", metadata={SEALED_KEY: {"a": [SEALED_KEY]}})
+        state.memory.put(("n",), "k", {SEALED_KEY: words})
+        assert {(one.title, one.metadata[SEALED_KEY] == words) for one in state.threads.list().items} == {
+            (words, True),
+            ("pgs1:", False),
+        }
+        found = state.memory.get(("n",), "k")
+        assert found is not None
+        assert found.value == {SEALED_KEY: words}
+    with PGState.open(dsn, schema=schema, encryption=Encryption(MASTER)) as state:
+        state.threads.create("v", title="secret")
+        state.threads.create("w", metadata={"secret": 1})
+    with PGState.open(dsn, schema=schema) as state:
+        for thread_id in ("v", "w"):
+            with pytest.raises(EncryptedError):
+                state.threads.get(thread_id)
+        with pytest.raises(EncryptedError):
+            state.threads.list()
+        assert state.threads.get("t") is not None
