@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import orjson
 import ormsgpack
@@ -89,17 +89,24 @@ class JournalEntry:
             format, *rest = ormsgpack.unpackb(frames.unpack(data, where))
             if format != _FORMAT:
                 raise UnreadableFormatError(where, f"format {format} requires a newer version of langgraph_pgstate")
-            runs, spans, events, forks, messages, begun, ended, ttl = rest
-            begun, ended = [(*pair,) for pair in begun], [(*each,) for each in ended]
+            *rows, messages, begun, ended, ttl = rest
+            runs, spans, events, forks = ([*map(_row, each)] for each in rows)
+            messages = [(str(kind), _row(change)) for kind, change in messages]
+            begun = [(str(thread), str(run)) for thread, run in begun]
+            ended = [(str(thread), str(run), float(start)) for thread, run, start in ended]
+            return cls(runs, spans, events, forks, messages, begun, ended, [thread_id], float(ttl))
         except (TypeError, ValueError) as error:
             raise CorruptStateError(where, f"it does not decode ({error})") from error
-        return cls(runs, spans, events, forks, messages, begun, ended, [thread_id], ttl)
 
     def of_threads(self, thread_ids: Collection[str]) -> JournalEntry:
         """Return the rows of some threads."""
 
         def is_kept(row: bytes) -> bool:
-            return orjson.loads(row).get("thread_id") in thread_ids
+            try:
+                return orjson.loads(row).get("thread_id") in thread_ids
+            except (AttributeError, TypeError, ValueError):
+                # It is refused when it is written.
+                return True
 
         rows = (self.runs, self.spans, self.events, self.forks)
         runs, spans, events, forks = ([row for row in each if is_kept(row)] for each in rows)
@@ -128,3 +135,9 @@ class JournalEntry:
             setattr(second, name, rows[left:])
             left = max(0, left - len(rows))
         return first, second
+
+
+def _row(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise TypeError(f"a row is bytes, not {type(value).__name__}")
+    return value

@@ -13,7 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from langchain_core.messages import BaseMessage, RemoveMessage, convert_to_messages
@@ -30,6 +30,9 @@ from langgraph_pgstate.schema.queries import Queries
 
 _log = logging.getLogger("langgraph_pgstate.record")
 
+# Texts that each change of kind `WRITTEN` has.
+_TEXTS: Final = ("thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "channel")
+
 Place = tuple[str, str]
 """A thread and a namespace."""
 
@@ -41,6 +44,7 @@ async def resolve_written(
 
     Writes that cannot be read are logged and left out.
     """
+    changes = [pair for pair in changes if pair[0] != WRITTEN or _is_noted(pair[1])]
     noted = [orjson.loads(change) if kind == WRITTEN else None for kind, change in changes]
     wanted: dict[Place, set[str]] = defaultdict(set)
     for each in noted:
@@ -65,6 +69,18 @@ async def resolve_written(
 def _plain_codec() -> ValueCodec:
     # Messages are recorded with LangGraph's own serializer only. Objects of other classes are read as plain data.
     return ValueCodec(plain_serializer())
+
+
+def _is_noted(change: bytes) -> bool:
+    """Return whether a change has the form of one of kind `WRITTEN`; log any other."""
+    try:
+        found = orjson.loads(change)
+        is_noted = all(isinstance(found[name], str) for name in _TEXTS) and {"run_id", "hears_remove_all"} <= {*found}
+    except (KeyError, TypeError, ValueError):
+        is_noted = False
+    if not is_noted:
+        _log.error("messages are left out: an entry of the journal has a change of another form")
+    return is_noted
 
 
 def _place(noted: Mapping[str, Any]) -> Place:

@@ -18,7 +18,13 @@ from langgraph_pgstate.checkpoints.event_chains import chaining, is_chained
 from langgraph_pgstate.checkpoints.journal_entry import ADDED, COMPARED, WRITTEN, JournalEntry
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.refusals import is_refusal
-from langgraph_pgstate.errors import DataKeyError, EncryptedError, NotEncryptedError, UnreadableFormatError
+from langgraph_pgstate.errors import (
+    DataKeyError,
+    EncryptedError,
+    NotEncryptedError,
+    PGStateError,
+    UnreadableFormatError,
+)
 from langgraph_pgstate.record.dead_runs import choose_dead, find_running, settle_runs
 from langgraph_pgstate.record.delta_messages import resolve_written
 from langgraph_pgstate.schema.queries import Queries, Statement
@@ -34,6 +40,8 @@ _PAGE: Final = 200
 # `take_entries` raises an error with this prefix if an entry was taken already.
 _TAKEN: Final = "pgstate-journal:"
 _THREAD_PAGE: Final = 200
+# Errors of reading a row that is not JSON, or lacks a part.
+_MALFORMED: Final = (AttributeError, KeyError, TypeError, ValueError)
 # Columns of a run's row that `put_new_threads` reads.
 _OF_THREAD: Final = ("thread_id", "agent", "user_id", "tenant_id", "is_new", "has_thread")
 
@@ -234,9 +242,9 @@ async def _move(db: Connection, queries: Queries, batch: _Batch, is_audited: boo
     except Exception as error:
         if _is_taken(error):
             return False
-        if not is_refusal(error):
+        if not _is_of_a_row(error):
             raise
-    # The database has refused a row, so the other rows are written without it.
+    # A row is refused or malformed, so the other rows are written without it.
     try:
         async with db.transaction():
             if taking:
@@ -257,7 +265,7 @@ async def _write(db: Connection, queries: Queries, journal_entry: JournalEntry, 
     try:
         await db.execute_together(_statements(queries, journal_entry, is_audited))
     except Exception as error:
-        if not is_refusal(error):
+        if not _is_of_a_row(error):
             raise
         if len(journal_entry) > 1:
             for half in journal_entry.halves():
@@ -266,11 +274,19 @@ async def _write(db: Connection, queries: Queries, journal_entry: JournalEntry, 
             _log.error("PostgreSQL refuses %s: %s", _describe(journal_entry), error)
 
 
+def _is_of_a_row(error: Exception) -> bool:
+    """Return whether the database refuses a row, or the row does not have the form that the statements need."""
+    return is_refusal(error) or (isinstance(error, _MALFORMED) and not isinstance(error, PGStateError))
+
+
 def _describe(journal_entry: JournalEntry) -> str:
     for name in ("runs", "spans", "events", "forks"):
         for row in getattr(journal_entry, name):
-            found = orjson.loads(row)
-            return f"the row {found.get('span_id') or found.get('event_id') or found.get('run_id')} of {name}"
+            try:
+                found = orjson.loads(row)
+                return f"the row {found.get('span_id') or found.get('event_id') or found.get('run_id')} of {name}"
+            except (AttributeError, ValueError):
+                return f"a row of {name} of {', '.join(journal_entry.thread_ids)}"
     return f"messages of {', '.join(journal_entry.thread_ids)}"
 
 

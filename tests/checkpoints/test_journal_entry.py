@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import ormsgpack
 import pytest
 from support import config_of
 from support.recorder import rows
 
 from langgraph_pgstate import PGState
+from langgraph_pgstate.codec import frames
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.schema.queries import queries
 from tests.record.test_journal import IDLE, STEPS, Connection, chat, question
@@ -41,3 +44,31 @@ def test_an_entry_of_a_newer_version_stays_for_it(state: PGState, connection: Co
     connection.execute(f"DELETE FROM {state.schema}.journal WHERE entry_id = '0'")
     state.flush()
     assert len(rows(connection, state.schema, "messages")) == STEPS + 1
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        ([1], [], [], [], [], [], [], 1.0),
+        (1, [], [], [], [], [], [], 1.0),
+        ([], [], [], [], [b"x"], [], [], 1.0),
+        ([], [], [], [], [], [("t",)], [], 1.0),
+        ([], [], [], [], [], [], [("t", "r", "x")], 1.0),
+        ([], [], [], [], [], [], [], None),
+        ([b"no JSON"], [], [], [], [], [], [], 1.0),
+        ([], [], [b"[1]"], [], [], [], [], 1.0),
+        ([], [], [], [], [("compared", b'{"messages": [1]}'), ("written", b"1")], [], [], 1.0),
+    ],
+)
+def test_an_entry_of_another_form_keeps_no_other_back(
+    rest: Any, state: PGState, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guard: its checksum is right, as a forger makes it."""
+    state.record(chat().compile(checkpointer=state.saver)).invoke(question(), config_of("t"))
+    data = frames.pack_short_lived(ormsgpack.packb((1, *rest)))
+    query = f"INSERT INTO {state.schema}.journal (thread_id, entry_id, data) VALUES ('t', '0', %s)"
+    connection.execute(query.encode(), [data])
+    state.flush()
+    assert "left out" in caplog.text or "refuses" in caplog.text
+    assert len(rows(connection, state.schema, "messages")) == STEPS + 1
+    assert rows(connection, state.schema, "journal") == []
