@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.codec.frames import MOST_BYTES, pack, unpack
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError
 
 _OPTIONS: Final = re.compile(r"\(\?([a-z]+)\)")
 # Escapes whose meaning is not analyzed: of characters, and back references.
@@ -77,8 +77,13 @@ def decode_content(codec: ValueCodec, value_type: str | None, data: bytes, is_te
         CorruptStateError: If it is damaged.
         UnreadableFormatError: If this installation cannot read it.
     """
-    raw: bytes = unpack(data, where) if value_type is None else codec.loads(value_type, data, where)
-    return raw.decode() if is_text else raw
+    raw: Any = unpack(data, where) if value_type is None else codec.loads(value_type, data, where)
+    try:
+        if not isinstance(raw, bytes):
+            raise TypeError(f"it has the type {type(raw).__name__}")
+        return raw.decode() if is_text else raw
+    except (TypeError, UnicodeDecodeError) as error:
+        raise CorruptStateError(where, f"it is not the content of a file ({error})") from error
 
 
 def line_pattern(pattern: str) -> str:

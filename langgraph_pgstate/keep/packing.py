@@ -205,6 +205,7 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
                 for one in plain["threads"]
             },
         )
+        _check_types(manifest)
         if manifest.dump() != data:
             raise ArchiveError(where, "is damaged: it is not written as archives are")
         return manifest
@@ -212,6 +213,30 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
         if isinstance(error, ConfigurationError):
             raise
         raise ArchiveError(where, "is damaged: it is no manifest") from error
+
+
+def _check_types(manifest: Manifest) -> None:
+    """Check the types of what a manifest holds.
+
+    Raises:
+        TypeError: If a value has another type.
+        ValueError: If a number is negative.
+    """
+    texts = [manifest.archive_id, manifest.created_at, manifest.pack_sha256]
+    texts += [text for columns in manifest.columns.values() for column in columns for text in column]
+    numbers = [manifest.schema_version, manifest.pack_bytes]
+    for frame in manifest.frames.values():
+        texts += [frame.thread_id, frame.sha256, *frame.key_ids]
+        numbers += [frame.offset, frame.bytes]
+        for part in frame.parts:
+            texts += [part.table, part.sha256]
+            numbers += [part.rows, part.bytes]
+    if not all(type(text) is str for text in texts) or not isinstance(manifest.tenant, str | None):
+        raise TypeError("a name or digest is no text")
+    if not all(type(number) is int for number in numbers):
+        raise TypeError("a size or position is no integer")
+    if any(number < 0 for number in numbers):
+        raise ValueError("a size or position is negative")
 
 
 def digest(rows: Iterable[bytes]) -> str:
@@ -333,6 +358,8 @@ def _fields(row: bytes) -> Iterator[tuple[int, bytes]]:
     while position < len(row):
         type_number, length = _FIELD.unpack_from(row, position)
         end = position + _FIELD.size + max(0, length)
+        if end > len(row):
+            raise struct.error(f"a value of {length} bytes is cut off")
         yield type_number, row[position + 4 : end]
         position = end
 
@@ -341,15 +368,18 @@ def transpose(rows: Sequence[bytes], columns: int) -> list[bytes]:
     """Return the columns of rows, each as an array in PostgreSQL's binary format.
 
     Raises:
-        ValueError: If a row has another number of columns.
+        ArchiveError: If a row is no row of so many columns.
     """
     values: list[list[bytes]] = [[] for _ in range(columns)]
     types = [0] * columns
     for row in rows:
-        (count,) = _COLUMNS.unpack_from(row)
-        if count != columns:
-            raise ValueError(f"a row has {count} columns, not {columns}")
-        for number, (type_number, value) in enumerate(_fields(row)):
+        try:
+            fields = [*_fields(row)]
+        except struct.error as error:
+            raise ArchiveError("a row", f"is damaged: {error}") from error
+        if row[: _COLUMNS.size] != _COLUMNS.pack(columns) or len(fields) != columns:
+            raise ArchiveError("a row", f"is damaged: it does not have {columns} columns")
+        for number, (type_number, value) in enumerate(fields):
             types[number] = type_number
             values[number].append(value)
     return [

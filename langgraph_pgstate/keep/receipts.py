@@ -69,6 +69,7 @@ class Signer:
 
     def _load(self, pem: bytes) -> None:
         try:
+            from cryptography.exceptions import UnsupportedAlgorithm
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
             from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
         except ImportError:
@@ -79,7 +80,7 @@ class Signer:
             else:
                 self._private = load_pem_private_key(pem, None)
                 self._public = self._private.public_key()
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise ConfigurationError(f"the key of receipts cannot be read: {error}") from error
         if not isinstance(self._public, Ed25519PublicKey) or not isinstance(self._private, Ed25519PrivateKey | None):
             raise ConfigurationError("the key of receipts must be a key for Ed25519")
@@ -111,7 +112,7 @@ class Signer:
     def is_signature(self, content: bytes, signature: str) -> bool:
         """Return whether a signature of a content was made with the key."""
         if self._public is None:
-            return hmac.compare_digest(self.sign(content).encode(), signature.encode())
+            return hmac.compare_digest(self.sign(content).encode(), _bytes(signature))
         try:
             self._public.verify(bytes.fromhex(signature), content)
         except Exception:
@@ -160,20 +161,24 @@ def verify_receipt(receipt: Mapping[str, Any] | str | bytes, key: bytes | str, s
     try:
         found = json.loads(receipt) if isinstance(receipt, str | bytes) else dict(receipt)
         signature, algorithm = found.pop("signature"), found["algorithm"]
-        code = found["subject"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        code, content = found["subject"], _content(found)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError("receipt must be a receipt of an erasure") from error
     signer = Signer(key)
     if algorithm == NONE or signature is None:
         return Verdict(False, None, "it was not signed")
     if algorithm != signer.algorithm:
         return Verdict(False, None, f"it was signed by {algorithm}, and the key is one for {signer.algorithm}")
-    if not isinstance(signature, str) or not signer.is_signature(_content(found), signature):
+    if not isinstance(signature, str) or not signer.is_signature(content, signature):
         return Verdict(False, None, "it was changed, or signed with another key")
     if subject is None or not signer.can_sign:
         return Verdict(True, None)
-    is_of = hmac.compare_digest(signer.code_of(subject), str(code))
+    is_of = hmac.compare_digest(signer.code_of(subject).encode(), _bytes(code))
     return Verdict(True, is_of, "" if is_of else "it is about another subject")
+
+
+def _bytes(code: Any) -> bytes:
+    return str(code).encode("utf-8", "backslashreplace")
 
 
 def _content(receipt: Mapping[str, Any]) -> bytes:

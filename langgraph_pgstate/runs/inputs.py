@@ -142,6 +142,9 @@ def merge_inputs(data: bytes, newer: bytes, names: Collection[str], where: str) 
 def _encoded_fields(data: bytes, where: str) -> dict[str, tuple[str, bytes]]:
     try:
         encoded = ormsgpack.unpackb(unpack(data, where))
-        return {name: (str(type_), bytes(value)) for name, (type_, value) in encoded.items()}
+        fields = {name: (type_, value) for name, (type_, value) in encoded.items()}
+        if any(type(type_) is not str or type(value) is not bytes for type_, value in fields.values()):
+            raise TypeError("a field is no encoded value")
+        return fields
     except (ormsgpack.MsgpackDecodeError, AttributeError, TypeError, ValueError) as error:
         raise CorruptStateError(where, f"it must be a request ({error})") from error

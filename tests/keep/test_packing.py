@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
+from typing import Any
 
+import orjson
 import pytest
 
 from langgraph_pgstate.errors import ArchiveError, ConfigurationError
@@ -78,8 +80,6 @@ def test_a_part_that_was_exchanged_is_found() -> None:
 
 
 def test_a_later_format_is_named() -> None:
-    import orjson
-
     _, manifest = made()
     plain = orjson.loads(manifest.dump())
     del plain["root"]
@@ -92,5 +92,29 @@ def test_a_later_format_is_named() -> None:
 def test_a_row_of_other_columns_is_refused() -> None:
     row = b"\0\0\0\1" + b"\0\0\0\x19" + b"\0\0\0\1x"
     assert transpose([row, row], 1)[0].endswith(b"\0\0\0\1x\0\0\0\1x")
-    with pytest.raises(ValueError, match="columns"):
-        transpose([row], 2)
+    for wrong in (row + row[4:], b"", row[:3], row[:7], row[:-1], b"\0\0\0\2" + row[4:]):
+        with pytest.raises(ArchiveError, match="damaged"):
+            transpose([row, wrong], 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"offset": None},
+        {"offset": -1},
+        {"bytes": "1"},
+        {"bytes": True},
+        {"sha256": 1},
+        {"parts": [["threads", [], 1, "0"]]},
+        {"parts": [[{"a": 1}, 1, 1, "0"]]},
+        {"key_ids": [1]},
+    ],
+)
+def test_a_manifest_of_other_types_is_refused(wrong: dict[str, Any]) -> None:
+    """Guard: its digest is right, as a forger makes it."""
+    plain = orjson.loads(made()[1].dump())
+    del plain["root"]
+    plain["threads"][0] |= wrong
+    root = hashlib.sha256(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    with pytest.raises(ArchiveError, match="damaged"):
+        load_manifest(orjson.dumps({**plain, "root": root}, option=orjson.OPT_SORT_KEYS), "a")

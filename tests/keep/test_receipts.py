@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,8 @@ from langgraph_pgstate.keep.receipts import Signer, make_receipt, signer_of, sub
 
 SECRET = b"a secret of the operator"
 SUBJECT = subject_of("user", "evelyn")
+# A key of a kind that nobody knows, as PKCS #8.
+_OF_ANOTHER_KIND = bytes.fromhex("302e020100300506032b6561042204") + bytes([32]) + bytes(range(32))
 FACTS = {"receipt_id": "r", "rows": 3, "counts": {"threads": 3}}
 
 
@@ -63,9 +67,24 @@ def test_without_a_key_a_receipt_proves_nothing() -> None:
 
 
 def test_what_is_no_receipt_or_key_is_refused() -> None:
-    for wrong in ("", "[]", "{}", b"\xff", {"signature": "x"}):
+    deep: Any = {"signature": "x", "algorithm": "none", "subject": None}
+    for _ in range(5000):
+        deep = {"signature": "x", "algorithm": "none", "subject": None, "inner": deep}
+    for wrong in ("", "[]", "{}", b"\xff", {"signature": "x"}, "[" * 100_000, deep):
         with pytest.raises(ConfigurationError, match="must be a receipt"):
             verify_receipt(wrong, SECRET)
-    for key in (b"", "short", b"-----BEGIN PUBLIC KEY-----\n"):
+    unknown = b"-----BEGIN PRIVATE KEY-----\n" + b64encode(_OF_ANOTHER_KIND) + b"\n-----END PRIVATE KEY-----\n"
+    for key in (b"", "short", b"-----BEGIN PUBLIC KEY-----\n", unknown):
         with pytest.raises(ConfigurationError, match="key of receipts"):
             Signer(key)
+
+
+def test_codes_and_signatures_of_any_characters_are_compared() -> None:
+    """Guard: `compare_digest` refuses texts that are not ASCII, and UTF-8 lone surrogates."""
+    receipt = make_receipt(FACTS, SUBJECT, Signer(SECRET))
+    for text in ("é", "\ud800"):
+        assert not verify_receipt({**receipt, "signature": text}, SECRET).is_signed
+        plain = {name: value for name, value in receipt.items() if name != "signature"} | {"subject": text}
+        content = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+        signed = {**plain, "signature": Signer(SECRET).sign(content)}
+        assert verify_receipt(signed, SECRET, SUBJECT).is_of is False
