@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import islice
 from typing import Final
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
@@ -26,10 +27,15 @@ def zone_of(name: str) -> ZoneInfo:
     """
     if not isinstance(name, str):
         raise ArgumentTypeError(f"timezone must be a name like 'Europe/Prague', not {type(name).__name__}")
-    try:
-        return ZoneInfo(name)
-    except (LookupError, ValueError, OSError):
-        raise ConfigurationError(f"the time zone must be a known one, like 'Europe/Prague', not {name!r}") from None
+    # For any other name, `ZoneInfo` would look for a file and import a module.
+    if name not in _zones():
+        raise ConfigurationError(f"the time zone must be a known one, like 'Europe/Prague', not {name!r}")
+    return ZoneInfo(name)
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())
 
 
 def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetime]:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.schedules import ticks
 from langgraph_pgstate.schedules.ticks import (
     MOST_MISSED,
     due_ticks,
@@ -85,6 +86,14 @@ def test_a_time_zone_that_does_not_exist_is_refused(name: str) -> None:
         zone_of(name)
     with pytest.raises(ArgumentTypeError):
         zone_of(PRAGUE)  # type: ignore[arg-type]
+
+
+def test_a_name_that_is_not_known_is_not_looked_for() -> None:
+    """Guard: `ZoneInfo` imports a module of this name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ticks, "ZoneInfo", None)
+        with pytest.raises(ConfigurationError, match="time zone must be"):
+            zone_of("nowhere/nothing")
 
 
 moments = st.datetimes(datetime(2026, 1, 1), datetime(2028, 1, 1), timezones=st.just(UTC))
