@@ -303,6 +303,8 @@ def _before_id(before: Mapping[str, Any] | None) -> str | None:
     """Return the checkpoint id of a `before` argument, nested or flat."""
     if before is None:
         return None
+    if not isinstance(before, Mapping):
+        raise ArgumentTypeError(f"before must be a config, not {type(before).__name__}")
     if isinstance(before.get("configurable"), Mapping):
         found = get_checkpoint_id(before)  # type: ignore[arg-type]
     else:

@@ -15,6 +15,7 @@ from langgraph_pgstate.inspector.page import Done, Page, PageCall, own_path
 from langgraph_pgstate.server.auth import User
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.hosts import is_local, is_loopback
+from langgraph_pgstate.server.reading import bytes_of, claiming
 from langgraph_pgstate.server.service import Service
 
 READ: Final = "pages:read"
@@ -94,15 +95,18 @@ async def form_of(request: Request) -> dict[str, str]:
     """Return the fields of a form. If a field is repeated, the last value counts.
 
     Raises:
-        HTTPException: 415 or 422 if the body is not a form, or holds NUL, which PostgreSQL cannot store.
+        HTTPException: 400 if the client goes, 415 or 422 if the body is not a form, or holds NUL, which PostgreSQL
+            cannot store.
+        ServerBusyError: If bodies of other requests take too much memory.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise refuse(415, "the body must be a form: application/x-www-form-urlencoded")
-    try:
-        text = (await request.body()).decode()
-        fields = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
-    except ValueError as error:
-        raise refuse(422, f"the body must be a form: {error}") from None
+    with claiming() as claim:
+        raw = await bytes_of(request, claim)
+        try:
+            fields = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+        except ValueError as error:
+            raise refuse(422, f"the body must be a form: {error}") from None
     if any("\0" in name + value for name, value in fields):
         raise refuse(422, "the form holds NUL, which PostgreSQL cannot store")
     return {name: value.replace("\r\n", "\n") for name, value in fields}

@@ -93,6 +93,8 @@ async def _respond(route: PageRoute, request: Request) -> Response:
     token = token_of(request)
     service = service.of(access.user, request)
     call = PageCall(service, request, None, access.user, form, access.person, access.may_act, token)
+    if any("\0" in call.path(name) for name in request.path_params):
+        raise refuse(422, "the address holds NUL, which PostgreSQL cannot store")
     # A page with a refusal has the navigation, too.
     request.state.call = call
     if not route.is_read:

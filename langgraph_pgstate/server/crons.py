@@ -61,7 +61,7 @@ async def create(call: Call) -> Any:
     threads = await call.authorize("threads", "create_run", run)
     thread = None if thread_id is None else await call.visible(thread_id, threads)
     value: dict[str, Any] = {
-        "payload": await compute(body.input, partial(body.model_dump, exclude_unset=True, mode="json")),
+        "payload": await compute(body.input, partial(body.model_dump, exclude_unset=True)),
         "schedule": body.schedule,
         "cron_id": cron_id,
         "thread_id": thread_id,
@@ -105,7 +105,7 @@ async def update(call: Call) -> Any:
     metadata = call.metadata(body.metadata)
     value: dict[str, Any] = {
         "cron_id": cron_id,
-        "payload": await compute(body.input, partial(body.model_dump, exclude_unset=True, mode="json")),
+        "payload": await compute(body.input, partial(body.model_dump, exclude_unset=True)),
         "schedule": body.schedule,
         "metadata": {name: metadata[name] for name in metadata if name not in _LABELS},
     }

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from langgraph_pgstate.errors import PGStateError, ThreadExistsError
 from langgraph_pgstate.scopes import Alternatives
 from langgraph_pgstate.server.assistants import open_graph
-from langgraph_pgstate.server.bodies import STATE_FIELDS, Update
+from langgraph_pgstate.server.bodies import STATE_FIELDS, Superstep, Update
 from langgraph_pgstate.server.errors import error_of, refuse
 from langgraph_pgstate.server.graphs import Graph, config_at
 from langgraph_pgstate.server.json import encode, extracted, page_headers, selected
@@ -50,6 +50,7 @@ async def create(call: Call) -> Any:
     }
     scope = await call.authorize("threads", "create", value)
     metadata = value.get("metadata") or {}
+    is_new = True
     try:
         thread = await call.state.threads.create(
             body.thread_id,
@@ -62,16 +63,28 @@ async def create(call: Call) -> Any:
         if body.if_exists == "raise":
             raise
         thread = await _existing(call, body.thread_id, scope, is_changed=bool(body.supersteps))
+        is_new = False
     if body.supersteps:
-        async with open_graph(call, graph_of(call, thread), thread, "threads.update") as graph:
-            supersteps = [
-                [StateUpdate(await _values_of(graph, one), one.as_node) for one in step.updates]
-                for step in body.supersteps
-            ]
-            await graph.abulk_update_state(config_at(thread.thread_id, checkpoint_ns=""), supersteps)
-            thread = replace(thread, status=await _settle(call, graph, thread.thread_id))
+        try:
+            thread = await _with_supersteps(call, thread, body.supersteps)
+        except Exception:
+            if is_new:
+                # The corrected request has the same id.
+                await call.state.saver.adelete_thread(thread.thread_id)
+                await call.state.saver.arevive_thread(thread.thread_id)
+            raise
     is_empty = thread.head_checkpoint_id is None and not body.supersteps
     return await describe(call, thread, _WITHOUT_STATE if is_empty else None)
+
+
+async def _with_supersteps(call: Call, thread: Thread, supersteps: Sequence[Superstep]) -> Thread:
+    """Give a thread the state that some supersteps make, and return the thread."""
+    async with open_graph(call, graph_of(call, thread), thread, "threads.update") as graph:
+        updates = [
+            [StateUpdate(await _values_of(graph, one), one.as_node) for one in step.updates] for step in supersteps
+        ]
+        await graph.abulk_update_state(config_at(thread.thread_id, checkpoint_ns=""), updates)
+        return replace(thread, status=await _settle(call, graph, thread.thread_id))
 
 
 async def _existing(call: Call, thread_id: str, scope: Alternatives | None, *, is_changed: bool) -> Thread:
@@ -273,7 +286,7 @@ async def get_history(call: Call) -> Any:
     flat = {key: value for key, value in (metadata or {}).items() if key not in nested}
     options: Any = {
         "filter": flat,
-        "before": before and {"configurable": {"checkpoint_id": before}},
+        "before": {"configurable": {"checkpoint_id": before}} if before else None,
         "limit": None if nested else limit,
     }
     of_runs: dict[Any, Mapping[str, Any]] = {}

@@ -313,6 +313,7 @@ BAD: dict[str, dict[str, Any]] = {
     "thread is empty": {"config": config_of("")},
     "thread has NUL": {"config": config_of("a\0b")},
     "namespace is a number": {"config": {"configurable": {"thread_id": "t", "checkpoint_ns": 5}}},
+    "before is no config": {"before": ""},
     "before has NUL": {"before": {"configurable": {"checkpoint_id": "a\0"}}},
 }
 

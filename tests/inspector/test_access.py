@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from langgraph_sdk import Auth
 from support.pages import inspected, state_of, travel, visiting
 from support.record import Record
@@ -212,3 +213,32 @@ async def test_a_run_is_that_of_the_user_who_starts_it(dsn: str, schema: str) ->
             found = await state.runs.get(thread_id, run.run_id)
             assert found is not None
             assert found.user_id == "olga"
+
+
+async def test_a_form_that_ends_early_is_no_failure(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """Guard: anybody could fill the log with tracebacks."""
+    server, _ = place
+    headers = [(b"content-type", b"application/x-www-form-urlencoded"), (b"host", b"localhost")]
+    scope = {"type": "http", "method": "POST", "path": "/ui/person", "raw_path": b"/ui/person", "query_string": b""}
+    scope |= {"headers": headers, "client": ("127.0.0.1", 1), "http_version": "1.1", "scheme": "http"}
+    parts = [{"type": "http.request", "body": b"name=", "more_body": True}, {"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return parts.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await server(scope, receive, send)
+    assert sent[0]["status"] == 400
+    assert caplog.text == ""
+
+
+async def test_an_address_with_nul_is_refused(place: Place) -> None:
+    """Guard: `segment` writes what browsers change as `~` and two digits."""
+    _, visitor = place
+    for path in ("/threads/~00", "/tools/t/~00", "/memory/a/k~00", "/runs/t/%00", "/files/a/~00"):
+        response = await visitor.client.get(f"/ui{path}")
+        assert (response.status_code, "NUL" in response.text) == (422, True), path
+        assert response.text.rstrip().endswith("</html>")

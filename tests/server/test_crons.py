@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,8 +13,10 @@ from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, NotFoundError, UnprocessableEntityError
 from langgraph_sdk.schema import Thread
-from support.http import HELLO, sdk, serving
+from support.http import HELLO, http, sdk, serving
 from support.queue import Queue
+
+from langgraph_pgstate.server import AgentServer
 
 DAILY = "0 9 * * *"
 
@@ -137,3 +140,16 @@ async def _threads(client: LangGraphClient, number: int) -> list[Thread]:
             if len(found) == number and all(one["values"] for one in found):
                 return found
             await asyncio.sleep(0.1)
+
+
+async def test_a_cron_of_a_lone_surrogate_is_refused(server: AgentServer) -> None:
+    """Guard: pydantic cannot write it as JSON."""
+    body = {"assistant_id": "chat", "schedule": "0 0 1 1 *"}
+    async with http(server, {"content-type": "application/json"}) as client:
+        made = await client.post("/runs/crons", content=json.dumps(body))
+        context = {"context": {"text": "\ud800"}}
+        for refused in (
+            await client.post("/runs/crons", content=json.dumps({**body, **context})),
+            await client.patch(f"/runs/crons/{made.json()['cron_id']}", content=json.dumps(context)),
+        ):
+            assert (refused.status_code, "surrogates" in refused.text) == (422, True)

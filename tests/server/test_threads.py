@@ -172,6 +172,23 @@ async def test_a_thread_is_created_with_a_state(client: LangGraphClient) -> None
     assert made["status"] == "idle"
 
 
+@pytest.mark.parametrize("graph", ["chat", "none"])
+async def test_a_thread_whose_state_is_refused_is_not_created(client: LangGraphClient, graph: str) -> None:
+    """The corrected request has the same id."""
+    steps: Any = [
+        {"updates": [{"values": HELLO, "as_node": "__start__"}]},
+        {"updates": [{"values": HELLO, "as_node": "of nobody"}]},
+    ]
+    with pytest.raises(BadRequestError):
+        await client.threads.create(thread_id="t", graph_id=graph, supersteps=steps)
+    assert await client.threads.count() == 0
+    made = await client.threads.create(thread_id="t", graph_id="chat", supersteps=steps[:1])
+    assert [message["content"] for message in made["values"]["messages"]] == ["Hello."]  # type: ignore[index]
+    with pytest.raises(BadRequestError):
+        await client.threads.create(thread_id="t", if_exists="do_nothing", supersteps=steps[1:])
+    assert await client.threads.count() == 1
+
+
 async def test_a_thread_that_is_created_before_a_node_waits(client: LangGraphClient) -> None:
     steps: Any = [{"updates": [{"values": {"count": 1}, "as_node": "__start__"}]}]
     made = await client.threads.create(graph_id="asking", supersteps=steps)
