@@ -1,4 +1,4 @@
-"""Stored bytes that are damaged or forged: reading them does nothing, and raises only errors of this package."""
+"""Damaged and forged bytes and requests: nothing fails, hangs, imports or executes, whatever is stored or sent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import examples
+from fuzz import serving
+from fuzz.requests import Request
+from fuzz.serving import Response, complaint
+from support import examples, run_children
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,3 +61,45 @@ print(bool(seen))
         check=True,
     )
     assert done.stdout.split() == ["True"] * 6 + ["False"], done.stderr
+
+
+def _send(dsn: str, schema: str, requests: int) -> None:
+    found = serving.run(dsn, schema, "1", requests, is_watched=False)
+    assert not found.found, f"{found.found}"
+    assert found.statuses[200] > requests / 10
+
+
+def test_some_requests_get_answers(dsn: str, schema: str) -> None:
+    assert run_children(_send, [(dsn, schema, 250)]) == [""]
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_any_request_gets_an_answer() -> None:
+    command = [sys.executable, "-m", "fuzz", "--requests", str(examples(5000)), "--seed", "2"]
+    done = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": "tests:."}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "body"),
+    [
+        (500, "application/json", b'{"detail":"internal error"}'),
+        (503, "application/json", b'{"detail":"busy"}'),
+        (200, "application/json", b'{"a":NaN}'),
+        (200, "application/json", b"{"),
+        (200, "application/json", b'"\xff"'),
+        (422, "application/json", b"[]"),
+        (200, "text/event-stream", b"data: {\n\n"),
+        (200, "text/event-stream", b"nothing\n\n"),
+        (200, "text/html; charset=utf-8", b"<!doctype html>\n<p>"),
+        (200, "text/plain", b"Traceback (most recent call last)"),
+    ],
+)
+def test_a_wrong_answer_is_found(status: int, kind: str, body: bytes) -> None:
+    assert complaint(Request("x", "GET", b"/"), Response(status, {"content-type": kind}, body)) is not None
+    assert (
+        complaint(Request("x", "GET", b"/"), Response(200, {"content-type": kind, "content-length": "1"}, b""))
+        is not None
+    )
+    assert complaint(Request("x", "GET", b"/"), Response(200, {"content-type": "application/json"}, b"[1]")) is None
