@@ -67,9 +67,9 @@ chaos: $(STAMP) ## Inject faults for an hour and verify everything: SEED=7 FAULT
 	@PYTHONPATH=tests:. $(BIN)/python -m chaos --seed $(or $(SEED),1) --faults $(or $(FAULTS),5000) \
 		--minutes $(or $(MINUTES),60) --without '$(WITHOUT)' $(if $(QUEUE),--queue) $(if $(TENANT),--tenant) $(if $(ENCRYPT),--encrypt) $(if $(KEEP),--keep $(KEEP))
 
-fuzz: $(STAMP) ## Read a million damaged and forged stored bytes, and send 100,000 such requests: INPUTS=1000000 REQUESTS=100000 SEED=1 ONLY=state
+fuzz: $(STAMP) ## Read a million damaged and forged stored bytes, restore forged archives, and send 100,000 such requests: INPUTS=1000000 ARCHIVES=2000 REQUESTS=100000 SEED=1 ONLY=state
 	@PYTHONPATH=tests:. $(BIN)/python -m fuzz --inputs $(or $(INPUTS),1000000) --requests $(if $(ONLY),0,$(or $(REQUESTS),100000)) \
-		--seed $(or $(SEED),1) $(if $(ONLY),--only '$(ONLY)')
+		--archives $(if $(ONLY),0,$(or $(ARCHIVES),2000)) --seed $(or $(SEED),1) $(if $(ONLY),--only '$(ONLY)')
 
 lint: $(STAMP) build/.bandit build/.secrets ## ruff, mypy --strict, import-linter, bandit, a scan for secrets, pip-audit
 	@$(BIN)/ruff check .

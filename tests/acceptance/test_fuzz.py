@@ -81,6 +81,14 @@ def test_any_request_gets_an_answer() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.once
+def test_a_forged_archive_is_refused_or_read() -> None:
+    command = [sys.executable, "-m", "fuzz", "--archives", str(examples(300)), "--seed", "2"]
+    done = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": "tests:."}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "body"),
     [

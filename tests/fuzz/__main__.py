@@ -1,4 +1,4 @@
-"""`python -m fuzz`: reads damaged and forged stored bytes, and sends damaged and forged requests."""
+"""`python -m fuzz`: reads damaged and forged bytes, restores forged archives, and sends damaged and forged requests."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=0, help="how many stored bytes, of all readers together")
     parser.add_argument("--only", default="", help="one reader")
     parser.add_argument("--requests", type=int, default=0, help="how many requests")
+    parser.add_argument("--archives", type=int, default=0, help="how many forged archives are restored")
     parser.add_argument("--seed", default="1", help="which ones; 1.12 are the requests from episode 12 of seed 1 on")
     options = parser.parse_args()
     findings = Counter[str]()
     if options.requests:
         findings += _send(options.requests, options.seed)
+    if options.archives:
+        findings += _restore(options.archives, options.seed)
     if options.inputs:
         # Its limit of memory stays, so it comes last.
         from . import reading
@@ -52,6 +55,15 @@ def _send(requests: int, seed: str) -> Counter[str]:
     total = found.statuses.total()
     say(f"{total:9} requests in {seconds:.0f} s, {total / seconds:.0f} a second")
     return found.found
+
+
+def _restore(archives: int, seed: str) -> Counter[str]:
+    from . import archives as forged
+
+    with _database() as dsn:
+        made = forged.run(dsn, "fuzz", seed, archives)
+    say(*(f"{count:9} archives: {name}" for name, count in made.outcomes.most_common()), "")
+    return made.found
 
 
 @contextmanager

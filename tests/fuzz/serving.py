@@ -42,14 +42,13 @@ EPISODE: Final = 500
 """Requests of an episode."""
 _SECONDS: Final = 30
 _STREAM_SECONDS: Final = 0.005
+_QUIET_SECONDS: Final = 0.2
 _VARIANTS: Final = ("open", "open", "open", "auth", "auth", "encrypted", "encrypted", "read-only")
 # Without those of the record, to which another connection moves what was journalled before, and of reads of memories.
 _TABLES: Final = (
     *("threads", "checkpoints", "writes", "segments", "queue", "runs", "assistants", "assistant_versions", "schedules"),
     *("feedback", "webhooks", "leases", "tombstones", "labels", "holds", "answers", "retention_policies"),
 )
-# What follows the disconnect of a client of a run ends after the answer.
-_AFTERWARDS: Final = 0.5
 # LangGraph makes models of a graph's own types.
 _ALLOWED: Final = {("assistants.get_schemas", "exec"), ("assistants.get_subgraphs", "exec")}
 _KEPT: Final = ("migrations", "prices", "data_keys")
@@ -292,6 +291,7 @@ class Server:
         self._dsn, self._schema, self._findings = dsn, schema, findings
         self._log = _Log()
         self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
         counts = [sql.SQL("(SELECT count(*) FROM {})").format(sql.Identifier(schema, name)) for name in _TABLES]
         self._counts = sql.SQL("SELECT {}").format(sql.SQL(", ").join(counts))
 
@@ -304,8 +304,9 @@ class Server:
             await psycopg.AsyncConnection.connect(self._dsn, autocommit=True) as self._connection,
             _opened(self._dsn, self._schema, variant) as (app, _),
         ):
-            before, stirred = None, 0.0
+            before: Any = None
             await self._introduce(app, made)
+            self._tasks = asyncio.all_tasks()
             for number in range(requests):
                 if variant == "auth":
                     made.identity = dice.choice(("eve", "eve", "bob", "admin"))
@@ -329,15 +330,15 @@ class Server:
                 if (wrong := complaint(request, response)) is not None:
                     kind = f"{request.name}: {wrong}"[:160]
                     self._findings.add(kind, where, response.body[:600].decode("utf-8", "replace"))
-                if response.status < 400 and not request.is_read:
-                    stirred = time.monotonic()
-                if counts and response.status >= 400 and time.monotonic() > stirred + _AFTERWARDS:
+                if before is not None and counts and response.status >= 400:
                     after = await self._rows()
                     # A run that is refused may have made its thread.
-                    if after[int("runs" in request.name) :] != before[int("runs" in request.name) :]:
+                    first = int("runs" in request.name)
+                    if after is not None and after[first:] != before[first:]:
                         self._findings.add(f"{request.name}: a refusal that writes", where, f"{before}\n{after}")
                     before = after
-                elif counts or (request.is_page and not request.is_read):
+                elif not request.is_read or request.name.startswith("runs.join"):
+                    # Joining can cancel a run at the end of the stream.
                     before = None
                 if response.status < 300 and len(response.body) < 300_000:
                     made.learn(response.body, "text/html" in response.headers.get("content-type", ""))
@@ -359,7 +360,13 @@ class Server:
         made.cookie = f"pgstate_token={made.token}; pgstate_person=Eve".encode()
 
     async def _rows(self) -> Any:
+        """Return the number of rows of each table; `None` while something goes on after an answer."""
         assert self._connection is not None
+        # As what follows the disconnect of a client.
+        if going_on := asyncio.all_tasks() - self._tasks:
+            await asyncio.wait(going_on, timeout=_QUIET_SECONDS)
+        if asyncio.all_tasks() - self._tasks:
+            return None
         cursor = await self._connection.execute(self._counts)
         return await cursor.fetchone()
 
