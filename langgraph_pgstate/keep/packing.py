@@ -364,6 +364,18 @@ def _fields(row: bytes) -> Iterator[tuple[int, bytes]]:
         position = end
 
 
+def is_of_thread(row: bytes, place: int, thread_id: str) -> bool:
+    """Return whether a row has a thread's id as its value in a column."""
+    id = thread_id.encode()
+    value = _LENGTH.pack(len(id)) + id
+    if place == 0:
+        return row.startswith(value, _COLUMNS.size + _LENGTH.size)
+    try:
+        return [found for _, found in _fields(row)][place : place + 1] == [value]
+    except struct.error:
+        return False
+
+
 def transpose(rows: Sequence[bytes], columns: int) -> list[bytes]:
     """Return the columns of rows, each as an array in PostgreSQL's binary format.
 

@@ -25,7 +25,17 @@ from langgraph_pgstate.errors import (
     ThreadExistsError,
 )
 from langgraph_pgstate.keep.objects import Objects, open_objects
-from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, check_pack, load_manifest, transpose, unpack
+from langgraph_pgstate.keep.packing import (
+    MANIFEST,
+    PACK,
+    Frame,
+    Manifest,
+    check_pack,
+    is_of_thread,
+    load_manifest,
+    transpose,
+    unpack,
+)
 from langgraph_pgstate.keep.tables import THREADS, Table, Tables, list_tables
 from langgraph_pgstate.keep.types import RestoreReport
 from langgraph_pgstate.record.events import note_action
@@ -318,15 +328,35 @@ async def _insert(
     stubs: Collection[str],
     rows: Mapping[str, Mapping[str, Sequence[bytes]]],
 ) -> int:
-    """Insert rows, and return their number, without rows of `threads`: a stub is its thread's row there."""
+    """Insert rows, and return their number, without rows of `threads`: a stub is its thread's row there.
+
+    Raises:
+        ArchiveError: If a row is of another thread.
+    """
     count = 0
     for table in tables.all:
         ids = [one for one in thread_ids if one not in stubs] if table.name == THREADS else thread_ids
-        of_table = [row for thread_id in ids for row in rows[thread_id].get(table.name, ())]
+        of_table: list[bytes] = []
+        for thread_id in ids:
+            found = rows[thread_id].get(table.name, ())
+            _check_thread(table, found, thread_id)
+            of_table += found
         count += len(of_table) if table.name != THREADS else 0
         for some in _portions(of_table):
             await db.execute(table.insert, await db.compute(_parameters, table, some))
     return count
+
+
+def _check_thread(table: Table, rows: Sequence[bytes], thread_id: str) -> None:
+    """Check that rows are of a thread. The digests of a thread that has rows already are not compared later.
+
+    Raises:
+        ArchiveError: If one is of another thread.
+    """
+    names = [name for name, _ in table.columns]
+    place = names.index("thread_id") if "thread_id" in names else len(names)
+    if not all(is_of_thread(row, place, thread_id) for row in rows):
+        raise ArchiveError(f"thread {thread_id!r}", f"has rows of {table.name} of another thread")
 
 
 def _portions(rows: Sequence[bytes]) -> Iterator[list[bytes]]:

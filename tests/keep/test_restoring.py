@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -32,6 +33,7 @@ from langgraph_pgstate.errors import (
     ThreadExistsError,
 )
 from langgraph_pgstate.keep import packing
+from langgraph_pgstate.keep.objects import open_objects
 from langgraph_pgstate.keep.packing import load_manifest, unpack
 
 MASTER = LocalMasterKey(bytes(range(32)))
@@ -372,3 +374,39 @@ def test_another_database_needs_the_keys_first(dsn: str, schema: str, other: PGS
         assert there.archive.restore(source=f"file://{folder}").threads == 1
         assert states_of(agent(there), "t") == states
         there.saver.put(*put_arguments(config_of("t"), 9))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_rows_of_another_thread_are_refused(place: int, state: PGState, other: PGState) -> None:
+    """Guard: a forger's digests are right, and those of a thread with rows of its own are not compared."""
+    make_rich_thread(state, "t")
+    state.threads.create("victim")
+    state.archive.put(["t"], to=f"memory://honest-{place}", idle_for=NOW)
+    honest = open_objects(f"memory://honest-{place}")
+    (name,) = honest.list(packing.MANIFEST)
+    manifest = load_manifest(honest.get(name), "honest")
+    rows = unpack(manifest.frames["t"], honest.get(manifest.archive_id + packing.PACK), "honest")
+    columns = {table: [*found] for table, found in manifest.columns.items()}
+    if place:
+        columns["events"][0], columns["events"][1] = columns["events"][1], columns["events"][0]
+        rows["events"] = [_swapped(row) for row in rows["events"]]
+    rows["events"] = [row.replace(b"\0\0\0\x19\0\0\0\x01t", b"\0\0\0\x19\0\0\0\x06victim", 1) for row in rows["events"]]
+    data, forged = packing.pack(
+        {"t": rows}, columns, archive_id="a", created_at="2026-01-01", schema_version=1, tenant=None
+    )
+    objects = open_objects(f"memory://forged-{place}")
+    objects.put("a.pack", data)
+    objects.put("a.json", forged.dump())
+    with psycopg.connect(other._database.dsn, autocommit=True) as connection:
+        labels = f'INSERT INTO "{other.schema}".labels (thread_id, checkpoint_ns, checkpoint_id, label) VALUES '
+        connection.execute((labels + "('t', '', 'c', 'a rest')").encode())
+    with pytest.raises(ArchiveError, match="events of another thread"):
+        other.archive.restore(source=f"memory://forged-{place}")
+    assert other.events.list(thread_id="victim").items == ()
+    assert other.threads.get("t") is None
+
+
+def _swapped(row: bytes) -> bytes:
+    """Return a row with its first two columns exchanged."""
+    first, second, *rest = [struct.pack("!I", type_) + value for type_, value in packing._fields(row)]
+    return row[:4] + second + first + b"".join(rest)
