@@ -147,7 +147,7 @@ async def test_a_cron_of_a_lone_surrogate_is_refused(server: AgentServer) -> Non
     body = {"assistant_id": "chat", "schedule": "0 0 1 1 *"}
     async with http(server, {"content-type": "application/json"}) as client:
         made = await client.post("/runs/crons", content=json.dumps(body))
-        context = {"context": {"text": "\ud800"}}
+        context = {"context": {"a": {"\ud800": 1}}}
         for refused in (
             await client.post("/runs/crons", content=json.dumps({**body, **context})),
             await client.patch(f"/runs/crons/{made.json()['cron_id']}", content=json.dumps(context)),
