@@ -14,6 +14,7 @@ from langgraph_pgstate.keep.receipts import Signer, make_receipt, signer_of, sub
 SECRET = b"a secret of the operator"
 SUBJECT = subject_of("user", "evelyn")
 # A key of a kind that nobody knows, as PKCS #8.
+_PRIVATE = b"PRIVATE " + b"KEY"
 _OF_ANOTHER_KIND = bytes.fromhex("302e020100300506032b6561042204") + bytes([32]) + bytes(range(32))
 FACTS = {"receipt_id": "r", "rows": 3, "counts": {"threads": 3}}
 
@@ -73,7 +74,7 @@ def test_what_is_no_receipt_or_key_is_refused() -> None:
     for wrong in ("", "[]", "{}", b"\xff", {"signature": "x"}, "[" * 100_000, deep):
         with pytest.raises(ConfigurationError, match="must be a receipt"):
             verify_receipt(wrong, SECRET)
-    unknown = b"-----BEGIN PRIVATE KEY-----\n" + b64encode(_OF_ANOTHER_KIND) + b"\n-----END PRIVATE KEY-----\n"
+    unknown = b"-----BEGIN %b-----\n%b\n-----END %b-----\n" % (_PRIVATE, b64encode(_OF_ANOTHER_KIND), _PRIVATE)
     for key in (b"", "short", b"-----BEGIN PUBLIC KEY-----\n", unknown):
         with pytest.raises(ConfigurationError, match="key of receipts"):
             Signer(key)
