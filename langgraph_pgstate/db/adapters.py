@@ -233,7 +233,7 @@ class BlockingConnection:
         def open_rows(answer: Any) -> None:
             if contents.places is None:
                 contents.places = _places(answer)
-            found.append(_open(contents, keys, self._statements.rows(answer), plain))
+            found.append(contents.open(keys, self._statements.rows(answer), plain))
 
         sealed = _seal_all(keys, statements)
         with self.connection.lock:
@@ -506,7 +506,7 @@ class AsyncConnection:
         def open_rows(answer: Any) -> None:
             if contents.places is None:
                 contents.places = _places(answer)
-            found.append(_open(contents, keys, self._statements.rows(answer), plain))
+            found.append(contents.open(keys, self._statements.rows(answer), plain))
 
         sealed = _seal_all(keys, statements)
         async with self.connection.lock:
