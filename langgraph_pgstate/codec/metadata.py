@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from langgraph_pgstate.codec.values import encodes_as_utf8
-from langgraph_pgstate.errors import ArgumentTypeError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 # Deeper values cannot be searched. The limits of JSON parsers are slightly above this depth.
@@ -58,12 +58,14 @@ def filter_json(filter: Mapping[str, Any]) -> str:
     """Return a metadata filter as JSON for a containment test.
 
     Raises:
-        ConfigurationError: If metadata cannot be searched for a value's type.
+        ConfigurationError: If metadata cannot be searched for a key, or for a value's type.
     """
     plain = {}
     for key, value in filter.items():
         if type(key) is not str:
             raise ArgumentTypeError(f"filter keys must be strings, not {key!r}")
+        if not encodes_as_utf8(key):
+            raise ConfigurationError(f"filter key {key!r} holds a lone surrogate, which PostgreSQL cannot store")
         plain[key], is_exact = to_json(value)
         if not is_exact and not (type(value) is float and math.isfinite(value)):
             raise ArgumentTypeError(

@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple, DeltaChannelHistory
 from starlette.exceptions import HTTPException
 
-from langgraph_pgstate.errors import LeaseHeldError, PGStateError
+from langgraph_pgstate.errors import LeaseHeldError
 from langgraph_pgstate.inspector.actions import check_head, checkpoint_of, enqueue, graph_of
 from langgraph_pgstate.inspector.changes import busy, gone, last_action, since
 from langgraph_pgstate.inspector.differences import words_of
@@ -37,6 +37,7 @@ from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
+from langgraph_pgstate.server.threads import refusing_values
 from langgraph_pgstate.threads.types import Thread
 
 _TITLE: Final = "Edit the state"
@@ -394,14 +395,8 @@ async def _edit(
                     values = updates(change.written, state, graph)
                 else:
                     check_channels(values, graph)
-                try:
+                with refusing_values():
                     updated = await graph.aupdate_state(config, values, as_node=call.field("as_node"))
-                except PGStateError:
-                    raise
-                except (ValueError, TypeError, KeyError, NotImplementedError) as error:
-                    # The error of a reducer, or of an edge that reads the state.
-                    why = str(error).partition("\nFor troubleshooting")[0][:1000]
-                    raise refuse(422, f"the graph refuses the values: {type(error).__name__}: {why}") from None
             made = str(updated["configurable"]["checkpoint_id"])
             given = {} if call.field("nonce") is None else {"form": nonce}
             channels = sorted(map(str, values))

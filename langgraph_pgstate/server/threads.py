@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -80,10 +80,11 @@ async def create(call: Call) -> Any:
 async def _with_supersteps(call: Call, thread: Thread, supersteps: Sequence[Superstep]) -> Thread:
     """Give a thread the state that some supersteps make, and return the thread."""
     async with open_graph(call, graph_of(call, thread), thread, "threads.update") as graph:
-        updates = [
-            [StateUpdate(await _values_of(graph, one), one.as_node) for one in step.updates] for step in supersteps
-        ]
-        await graph.abulk_update_state(config_at(thread.thread_id, checkpoint_ns=""), updates)
+        with refusing_values():
+            updates = [
+                [StateUpdate(await _values_of(graph, one), one.as_node) for one in step.updates] for step in supersteps
+            ]
+            await graph.abulk_update_state(config_at(thread.thread_id, checkpoint_ns=""), updates)
         return replace(thread, status=await _settle(call, graph, thread.thread_id))
 
 
@@ -243,11 +244,28 @@ async def update_state(call: Call) -> Any:
         named["checkpoint_id"] = body.checkpoint_id
     config = config_at(thread.thread_id, **{"checkpoint_ns": "", **named})
     async with open_graph(call, graph_of(call, thread), thread, "threads.update") as graph:
-        updated = await graph.aupdate_state(config, await _values_of(graph, body), as_node=body.as_node)
+        with refusing_values():
+            updated = await graph.aupdate_state(config, await _values_of(graph, body), as_node=body.as_node)
         if not named.get("checkpoint_ns"):
             await _settle(call, graph, thread.thread_id)
     checkpoint = checkpoint_of(updated)
     return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": (checkpoint or {})["checkpoint_id"]}
+
+
+@contextmanager
+def refusing_values() -> Iterator[None]:
+    """Refuse values with which a graph's code fails, as a reducer or an edge that reads the state.
+
+    Raises:
+        HTTPException: 422 for such values, or for the namespace of a subgraph that the graph does not have.
+    """
+    try:
+        yield
+    except PGStateError:
+        raise
+    except (ValueError, TypeError, KeyError, NotImplementedError) as error:
+        why = str(error).partition("\nFor troubleshooting")[0][:1000]
+        raise refuse(422, f"the graph refuses the values: {type(error).__name__}: {why}") from None
 
 
 async def _values_of(graph: Graph, update: Update) -> Any:

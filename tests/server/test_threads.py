@@ -11,7 +11,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, BadRequestError, ConflictError, NotFoundError, UnprocessableEntityError
-from support.http import ANSWER, HELLO, chat, sdk, serving
+from support.http import ANSWER, HELLO, chat, http, sdk, serving
 from support.pages import statements
 
 from langgraph_pgstate.schema.queries import queries
@@ -170,6 +170,18 @@ async def test_a_thread_is_created_with_a_state(client: LangGraphClient) -> None
     made = await client.threads.create(graph_id="chat", supersteps=steps)
     assert [message["content"] for message in made["values"]["messages"]] == ["Hello.", "Hi."]  # type: ignore[index]
     assert made["status"] == "idle"
+
+
+async def test_an_update_of_no_subgraph_and_a_filter_of_no_text_are_refused(
+    client: LangGraphClient, server: AgentServer
+) -> None:
+    await client.threads.create(thread_id="t", graph_id="asking")
+    update = {"values": {"count": 1}, "checkpoint": {"checkpoint_ns": "nobody"}}
+    with pytest.raises(UnprocessableEntityError, match="nobody not found"):
+        await client.http.post("/threads/t/state", json=update)
+    async with http(server, {"content-type": "application/json"}) as raw:
+        refused = await raw.post("/threads/t/history", content='{"metadata": {"\\ud800": 1}}')
+        assert (refused.status_code, "surrogate" in refused.text) == (422, True)
 
 
 @pytest.mark.parametrize("graph", ["chat", "none"])
