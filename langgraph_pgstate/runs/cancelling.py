@@ -20,7 +20,7 @@ _STATUSES: Final = {"cancel": "cancelled", "interrupt": "interrupted"}
 
 
 def how_to_cancel(stored: str | None) -> str | None:
-    """Return the way to cancel a run, by its row; `cancel` if the row has no known way."""
+    """Return the way in which the row of a run says to cancel it; `cancel` if the way is unknown."""
     return stored if stored is None or stored in ACTIONS else "cancel"
 
 

@@ -42,7 +42,7 @@ class RateLimit:
         entries = _SETS * _WAYS
         memory = memoryview(mmap.mmap(-1, 16 * entries))
         self._users = memory[: 8 * entries].cast("q")
-        # By user, when all `per_minute` requests are free again, by the monotonic clock, which all processes share.
+        # For each user, the time at which all requests are free again. All processes share the monotonic clock.
         self._times = memory[8 * entries :].cast("d")
 
     def check(self, request: Request, user: User | None) -> None:

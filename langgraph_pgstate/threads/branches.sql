@@ -69,7 +69,7 @@ ORDER BY l.checkpoint_id DESC, l.checkpoint_ns;
 -- leaves: threads.title
 WITH source AS MATERIALIZED (
     SELECT s.agent,
-        -- As in `copy_thread`.
+        -- The owner is set at once, as in `copy_thread`.
         CASE WHEN :owner::text::jsonb IS NULL THEN s.user_id ELSE :owner::text::jsonb ->> 'user_id' END,
         CASE WHEN :owner::text::jsonb IS NULL THEN s.tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
         now(), now(), s.title, coalesce(:owner::text::jsonb -> 'metadata', s.metadata), s.ttl, s.ttl_strategy,
@@ -83,7 +83,7 @@ INSERT INTO /*schema*/threads AS stored (
 SELECT :target_id::text, s.* FROM source s
 ON CONFLICT (thread_id) DO UPDATE SET
     updated_at = excluded.updated_at,
-    -- As in `replace_checkpoint`.
+    -- The expiry is computed as in `replace_checkpoint`.
     expires_at = coalesce(
         ((excluded.updated_at AT TIME ZONE 'UTC') + stored.ttl) AT TIME ZONE 'UTC', stored.expires_at
     )

@@ -104,7 +104,7 @@ async def act(executor: Executor, call: ToolCall, execution: Execution) -> Any:
         running_execution.reset(token)
     refusal = call.refusal
     if refusal is not None:
-        # The tool did not begin, even if middleware inside the ledger's has turned this error into a message.
+        # The tool did not begin. Middleware that runs inside the ledger may have turned this error into a message.
         say(refusal, f"{call.intent.tool} was not started, it had no effect")
         raise Raised(refusal)
     return result

@@ -217,7 +217,7 @@ class RecordingHandler(GraphCallbackHandler):
     def begin_memory(
         self, operation: str, id: UUID, parent_id: UUID | None, store: str, record_id: str | None, query: str | None
     ) -> None:
-        """Begin a span of an operation of memory, in an open span."""
+        """Begin the span of a memory operation, as a child of an open span."""
         span = self._tracker.begin("memory", operation, id, parent_id, None, None, query)
         if span is not None:
             span.invocation = {"store.id": store, "record.id": record_id}

@@ -484,7 +484,7 @@ class AsyncRecorder(_RecorderBase):
 
     async def _work(self) -> None:
         while not self._is_closed:
-            # As in `Recorder._wait`.
+            # The flag is set before the check, as in `Recorder._wait`.
             self._is_idle = True
             if not self._queue.is_busy:
                 await pause(self._wake)
