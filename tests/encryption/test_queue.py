@@ -256,7 +256,7 @@ def test_a_claim_is_undone_while_the_master_key_does_not_answer(
 def test_a_claim_that_is_undone_leaves_no_transaction_open(
     dsn: str, schema: str, connection: psycopg.Connection, tenant: str | None
 ) -> None:
-    """For a missing key as for an error of the server; the connection is used again, in two round trips."""
+    """For a missing key as for an error of the server; the connection is used again, not replaced."""
     master, claimed = LocalMasterKey(bytes(range(32))), partial(claiming.claim, worker_id="w", queue="default")
     with ExitStack() as stack:
         walled = None if tenant is None else stack.enter_context(open_walled(dsn))
@@ -270,21 +270,25 @@ def test_a_claim_that_is_undone_leaves_no_transaction_open(
             options = {"queries": queries(name), "graphs": ["agent"], "limit": 1, "ttl": 10.0, **given}
             return [run.run_id for run in database.run(lambda db: claimed(db, **options)).runs]
 
-        def is_idle() -> bool:
-            return database.run(_is_idle)
+        def backend() -> int:
+            """The connection, which must be idle."""
+            found: int = database.run(_backend)
+            return found
 
-        found = claim()
+        found, first = claim(), backend()
         database.keys.expire()
         found += claim()
         with pytest.raises(DatabaseError):
             claim(ttl=float("nan"))
-        assert is_idle()
+        assert backend() == first
         found += claim() + claim()
-        assert (found, is_idle()) == (runs, True)
+        assert (found, backend()) == (runs, first)
 
 
-async def _is_idle(db: Any) -> bool:
-    return not db.is_in_transaction
+async def _backend(db: Any) -> int:
+    assert not db.is_in_transaction
+    found: int = db.connection.info.backend_pid
+    return found
 
 
 def test_who_enqueues_the_first_run_of_a_thread_owns_its_data_key(
