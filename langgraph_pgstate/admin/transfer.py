@@ -111,7 +111,7 @@ class Store(Protocol):
         ...
 
     async def records(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
-        """Return some checkpoints. Checkpoints that neither exist nor have pending writes are left out."""
+        """Return the records of checkpoint ids. An id with neither a checkpoint nor pending writes is left out."""
         ...
 
     async def values(self, namespace: str, keys: Sequence[Hashable]) -> dict[Hashable, Encoded]:

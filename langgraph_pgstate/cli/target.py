@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate import Encryption
     from langgraph_pgstate.admin.api import Admin
     from langgraph_pgstate.state import PGState, StateOptions
-    from langgraph_pgstate.threads.api import Threads
+    from langgraph_pgstate.threads import Threads
 
 
 @dataclass(frozen=True, slots=True)

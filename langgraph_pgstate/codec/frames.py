@@ -48,10 +48,10 @@ _LEVEL = 1
 _MAX_SMALL = 4 * 1024
 _SMALL_HASH_LOG = 11
 # A large value gets a hash table of 16 KB, which stays in the L1 cache: compression is a fifth faster, the output an
-# eighth larger. A put of 200 KB takes 0.89 of the time, and reading the same time.
+# eighth larger. A put of 200 KB takes 0.89 times as long; reading takes as long as before.
 _LARGE_HASH_LOG = 12
-# Prose, base64 and numbers hardly repeat, so only entropy coding saves bytes. A tiny table takes half of the time, for
-# a fifth more bytes of prose. A put of 200 KB takes 0.86 of the time.
+# Prose, base64 and numbers hardly repeat, so only entropy coding saves bytes. A tiny hash table halves the time of
+# compression, and makes compressed prose a fifth larger. A put of 200 KB takes 0.86 times as long.
 _PROSE_HASH_LOG = 6
 # A sample from the middle chooses the table, which costs a tenth of the saved time. The larger table shrinks records,
 # code, HTML and logs to 0.48 of their size or less, and prose to 0.51 or more.

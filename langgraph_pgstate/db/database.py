@@ -508,9 +508,10 @@ class Database(_Connected):
         the caller's transaction, because the caller commits.
 
         Args:
-            tries: The tries of the call; `None` for a first try. A first try waits until the pool's timeout, and may
-                fail if its connection is lost.
-            busy_seconds: Seconds to wait while other calls use all connections; by default as long as for the server.
+            tries: The tries of the call, which limit the time; `None` for a first try, which waits for at most the
+                pool's timeout, and may fail if its connection is lost.
+            busy_seconds: Maximum number of seconds to wait while other calls use all connections. By default only
+                `tries` limits this time. The wait for a single connection then has no limit.
         """
         self.check_process()
         if self._pool is None:

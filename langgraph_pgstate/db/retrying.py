@@ -25,7 +25,7 @@ _MIN_SECONDS: Final = 2.0
 # The second try of a write uses a new connection. If this is read-only, too, more tries would not help. Before
 # psycopg_pool 3.3, a pool replaces only one connection for each try.
 _STANDBY_TRIES: Final = 2 if hasattr(ConnectionPool, "drain") else 1_000
-# A new connection has none of the old connection's prepared statements.
+# A violation may be a prepared statement that a pooler does not know. The second try's new connection has none.
 _VIOLATION_TRIES: Final = 2
 # Seconds within which lost connections are reported once.
 _QUIET_SECONDS: Final = 10.0

@@ -52,7 +52,9 @@ def wait_on_loop(loop: asyncio.AbstractEventLoop | None, coroutine: Coroutine[An
         coroutine.close()
         twin = owner.removeprefix("Async")
         if running is None:
-            raise BlockingCallError(f"{name}: the event loop of this {owner} is not running; use {twin} without one")
+            raise BlockingCallError(
+                f"{name}: the event loop of this {owner} is not running; in a program without an event loop, use {twin}"
+            )
         raise BlockingCallError(
             f"a blocking call on the event loop's thread would wait for itself: await {name}(...), or use {twin}"
         )

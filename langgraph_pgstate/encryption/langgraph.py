@@ -23,8 +23,8 @@ def master_of_langgraph(given: Any) -> CallableMasterKey:
     `data_key`, and the id and the scope of the data key as its metadata.
 
     Raises:
-        ConfigurationError: If the object is no `Encryption`, lacks blob handlers, or has a handler of contexts, which
-            depends on requests.
+        ConfigurationError: If the object is no `Encryption`, lacks a blob handler, or has an `encryption.context`
+            handler, which needs a request.
     """
     handlers = encryption_handlers(given)
     if handlers is None:

@@ -36,7 +36,8 @@ class Subject:
     Attributes:
         thread_id: The thread.
         user_id: The user of the thread or the namespace.
-        tenant_id: The tenant of the thread or the namespace. agent: The agent of the thread or the namespace.
+        tenant_id: The tenant of the thread or the namespace.
+        agent: The agent of the thread or the namespace.
         namespace: The namespace of a memory or a file.
     """
 

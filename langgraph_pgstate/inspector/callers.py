@@ -34,7 +34,7 @@ async def scope_of(call: PageCall, limit: int = 50) -> Alternatives | None:
 
 
 async def check_sees_crons(call: PageCall, action: str, cron_id: str | None = None) -> None:
-    """Refuse a caller who may not do an action on all schedules. Clients call schedules crons.
+    """Refuse a caller unless they see all threads and may do an action on every schedule. Clients call schedules crons.
 
     Raises:
         HTTPException: 403 for such a caller.

@@ -135,7 +135,8 @@ async def _hold(call: PageCall, thread_id: str, reason: str) -> None:
     """
     made = await call.state.threads.hold(thread_id, reason, by=call.actor)
     if made.held_by != call.actor:
-        raise refuse(409, f"thread {thread_id!r} was {told_by('held', made.created_at, made.held_by)} for this reason")
+        held = told_by("held", made.created_at, made.held_by)
+        raise refuse(409, f"there is already a hold for this reason on thread {thread_id!r}: {held}")
 
 
 async def _release(call: PageCall, thread_id: str, reason: str, since: datetime | None) -> None:

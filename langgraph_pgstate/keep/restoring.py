@@ -296,11 +296,11 @@ async def store_threads(
 
 
 async def _check_restored(db: Connection, queries: Queries, thread_id: str, by: str | None) -> None:
-    """Raise an error for a thread that is in the database with other rows, unless this person has just restored it.
+    """Raise an error for a thread whose rows differ from the archive, unless `by` has just restored it.
 
     Raises:
         AlreadyDoneError: If another person has just restored it.
-        ThreadExistsError: If no person has.
+        ThreadExistsError: If nobody has just restored it.
     """
     key = {"action": "restore", "thread_id": thread_id, "within": _SAME_RESTORE, "checkpoint_id": None, "run_id": None}
     rows = [] if by is None else await db.fetch(queries.find_action, key)

@@ -48,7 +48,11 @@ class LeaseTaker(LeaseRegistry):
         raise NotImplementedError
 
     def _follow(self, held: HeldLease, run: Run, call_site: CallSite) -> LeaseCheck | None:
-        """Check a lease before each node of a run that begins, and track the OS threads that its nodes start."""
+        """Have a run that is about to begin check its lease before each node. Track OS threads that its nodes start.
+
+        Returns:
+            The handler that checks; `None` if the loop of the run is not known.
+        """
         exits, task = call_site.exits, call_site.starter
         if exits is not None and isinstance(task, asyncio.Task) and held.work.follow_run(run.key, task.get_loop()):
             exits.callback(held.work.forget_run, run.key)

@@ -36,7 +36,7 @@ FEW: Final = 20
 """Maximum number of items for which a put is planned without regard to their number."""
 # Maximum of pgvector's `hnsw.ef_search`.
 _MAX_REACH: Final = 1000
-# Number of items and embeddings from which on the parameters of a put take milliseconds to make.
+# Above this number of items and embeddings, a put builds its parameters in a thread, because that takes milliseconds.
 _MANY: Final = 100
 _GENERIC: Final = {"mode": "force_generic_plan"}
 

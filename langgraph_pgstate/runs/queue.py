@@ -56,10 +56,12 @@ class AsyncRunQueue(AsyncRunHistory):
         return await self._queue.read(self._queries, listing.list_queue(**filters))
 
     async def repair(self) -> int:
-        """Make due runs ready that other calls have missed. `PGState.maintain` calls this.
+        """Make the next due run ready on each thread that has due runs but no ready run. `PGState.maintain` calls this.
+
+        Rows of the queue that are not needed any more are deleted.
 
         Returns:
-            The number of these runs.
+            The number of runs that were made ready.
         """
         return await self._queue.run(tending.repair, self._queries)
 

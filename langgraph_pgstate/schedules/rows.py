@@ -37,7 +37,7 @@ _SHOWN_TICKS: Final = 5
 _OF_A_TICK: Final = ("run_id", "run_after", "expected_head")
 _OF_A_SCHEDULE: Final = ScheduleChanges.__annotations__.keys() - EnqueueOptions.__annotations__.keys()
 _OF_THE_PLACE: Final = {"thread_id", "checkpoint_id"}
-# The columns of `lock_schedule` between the queue and the time.
+# The columns that `lock_schedule` returns, in order, without the first (`queue`) and the last (`now`).
 _CHANGEABLE: Final = (
     "cron",
     "timezone",

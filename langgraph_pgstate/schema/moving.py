@@ -74,7 +74,7 @@ class _Place(NamedTuple):
 
 
 def rule_of(tenant: str | None, tenant_from: str | None, namespace_part: int | None) -> Rule | None:
-    """Return the rule of a move; `None` stands for the rule of a move that was begun.
+    """Return the rule that the arguments of a move give; `None` if they continue the move that was begun.
 
     Raises:
         ConfigurationError: If an argument is invalid.

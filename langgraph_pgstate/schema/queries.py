@@ -278,7 +278,7 @@ def open_default(schema: str, table: str) -> str:
 
 
 def open_holds(schema: str) -> str:
-    """Return SQL that lets the owner see all tenants' holds and spans, to find holds of a month."""
+    """Return SQL that lets the owner see all tenants' holds and spans, to find holds of a month's spans."""
     return _in_schema(_read("open_holds.sql"), schema)
 
 

@@ -36,7 +36,7 @@ from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue, Rest
 from langgraph_pgstate.tools.intents import Execution, ToolCall, running_execution
 from langgraph_pgstate.tools.results import ParentAnswer, is_error
 
-# Seconds by which the server's timeout exceeds this process's. The server's matters only if this process cannot act.
+# The server's time limit of a transaction exceeds that of its tool by so many seconds. It is for a process that hangs.
 _SERVERS_GRACE = 1.0
 # Time limit for the server to end a transaction whose COMMIT was not confirmed.
 _COMMIT_SECONDS = 5.0

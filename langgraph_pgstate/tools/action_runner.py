@@ -49,8 +49,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-# Outcomes that this process could not write, for the next calls of their actions, by intent id. There is no lock,
-# because another thread could hold it at a fork. Each change is a single dict call, which is atomic.
+# Outcomes that this process could not write, by intent id. The next call of an action writes its outcome. There is no
+# lock, because `os.fork` would copy a lock that is held. Each change is a single dict call, which is atomic.
 _unrecorded: dict[str, Outcome] = {}
 
 
