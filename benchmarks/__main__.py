@@ -29,7 +29,7 @@ _README_ROWS = (
     "superstep of a graph, 1,000 messages",
     "get_tuple, 1,000 messages",
     "put of a state of 1 KB",
-    "superstep with the record, in supersteps without",
+    "superstep with the record, compared with one without",
     "puts by 16 tasks on a pool, local server",
 )
 

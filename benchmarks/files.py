@@ -86,7 +86,7 @@ _SIZES: Final = {
     THEIRS: "SELECT pg_total_relation_size('store')",
 }
 _WRITING: Final = ("`write", "`edit")
-_EXPRESSION: Final = "`grep` of a regular expression; of its text there"
+_EXPRESSION: Final = "`grep` of a regular expression (`StoreBackend`: of its text)"
 # What an index of trigrams makes faster or slower.
 _INDEXED: Final = (*(name for name in CALLS if name.startswith(("`grep", *_WRITING))), _EXPRESSION)
 
@@ -186,8 +186,8 @@ def table(result: dict[str, Any]) -> str:
         lines.append(line)
     megabytes = {name: size / 1e6 for name, size in result["stored"].items()}
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
-    size = f"on disk {megabytes[THEIRS]:.0f} MB and {megabytes[OURS]:.0f} MB"
-    rounds = f"medians of {result['rounds']} interleaved rounds, without waiting for the disk"
+    size = f"on disk, `StoreBackend` takes {megabytes[THEIRS]:.0f} MB, `PGFiles` {megabytes[OURS]:.0f} MB"
+    rounds = f"medians of {result['rounds']} interleaved rounds with `synchronous_commit = off`"
     return "\n".join([*lines, "", f"PostgreSQL {result['postgresql']}, {versions}; {rounds}; {size}.", ""])
 
 

@@ -48,9 +48,16 @@ TARGETS = (
     Target("get_tuple of a value by a new process, 2 MB", "values/cold get/2 MB", None, None),
     Target("put of a state of 1 KB", "values/put/1 KB", 0.95, 1.4),
     Target(
-        "put of a state of 1 KB, in INSERTs of the same bytes", "values/put/1 KB", 2.5, None, base=RAW, at_most=True
+        "put of a state of 1 KB, compared with an INSERT of the same bytes",
+        "values/put/1 KB",
+        2.5,
+        None,
+        base=RAW,
+        at_most=True,
     ),
-    Target("superstep with the record, in supersteps without", "recording/step/200", 1.25, None, PLAIN, at_most=True),
+    Target(
+        "superstep with the record, compared with one without", "recording/step/200", 1.25, None, PLAIN, at_most=True
+    ),
     Target("list the latest 20 threads of a user, among 100,000", "latest/first", 10, 1, base=None, at_most=True),
     Target("list the next 20, 95th percentile", "latest/next-p95", 10, 2, base=None, at_most=True),
     Target("puts by 16 threads on a pool, local server", "concurrency/local/threads/16", 2.5, 3.5),
@@ -62,7 +69,7 @@ TARGETS = (
         for mode in ("autocommit", "no autocommit")
         for call in ("put", "put_writes", "get_tuple")
     ),
-    Target("import of the saver, in imports of the official one", "imports/saver", 1.1, None, at_most=True),
+    Target("import of the saver, compared with the official saver", "imports/saver", 1.1, None, at_most=True),
 )
 
 
