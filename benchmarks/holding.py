@@ -303,7 +303,7 @@ def table(result: dict[str, Any]) -> str:
         ),
         (f"longest stall under hostile bodies ({worst})", f"{hostile[worst]:.0f} ms", f"{MOST_MILLISECONDS} ms"),
         (f"longest stall under accepted bodies ({longest})", f"{stalls[longest]:.0f} ms", f"{MOST_MILLISECONDS} ms"),
-        ("the same without them", f"{result['stalls_ms'][_NOTHING]:.0f} ms", ""),
+        ("longest stall without such bodies", f"{result['stalls_ms'][_NOTHING]:.0f} ms", ""),
     ]
     lines = ["| | measured | at most |", "|---|---:|---:|", *(f"| {' | '.join(row)} |" for row in rows)]
     lines += ["", f"Stalls are medians of {result['rounds']} rounds; {result['cpus']} CPUs, load {result['load']:.1f}."]

@@ -392,10 +392,10 @@ def table(result: dict[str, Any]) -> str:
     few, number = result["search_among_few_ms"], result["threads"]
     lines += [
         "",
-        f"Search among {number[OURS]:,} threads here, {number[THEIRS[0]]:,} there; here among {number['few']:,}: "
-        f"{few:.2f} ms. Memory for each of {result['streams']} open streams: "
-        f"{result['bytes_per_stream'] / 1024:.1f} KB. After SIGKILL amid {result['runs']} runs all have ended after "
-        f"{result['seconds_after_kill']:.1f} s.",
+        f"Search among {number[OURS]:,} threads of `pgstate serve`, {number[THEIRS[0]]:,} of `langgraph dev`; "
+        f"among {number['few']:,} of `pgstate serve`: {few:.2f} ms. "
+        f"Memory for each of {result['streams']} open streams: {result['bytes_per_stream'] / 1024:.1f} KB. "
+        f"After SIGKILL amid {result['runs']} runs, all had ended after {result['seconds_after_kill']:.1f} s.",
         f"PostgreSQL {result['postgresql']}, langgraph-api {result['langgraph_api']}, {result['cpus']} CPUs.",
     ]
     return "\n".join(lines) + "\n"
