@@ -328,7 +328,7 @@ class Admin:
         if not keys.encryption.accept_plain:
             raise ConfigurationError("encryption must have accept_plain=True to read what is not encrypted yet")
         self._database.run(schemas.check_version, self._queries)
-        return rotation.encrypt(self._database, keys, self._queries, progress)
+        return rotation.encrypt(self._database, self._queries, progress)
 
     def add_words(self, *, progress: rotation.OnProgress | None = None) -> RotationReport:
         """Store digests of the words of messages and memories that were encrypted without `search="words"`.

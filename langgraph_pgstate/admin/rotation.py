@@ -38,7 +38,7 @@ def rotate(
         if not ages:
             return report
         before = report.values
-        found = _pass(database, keys, queries, report, progress, {*ages})
+        found = _pass(database, queries, report, progress, {*ages})
         missing = settled - min(ages.values())
         if missing > 0:
             if not wait:
@@ -55,10 +55,10 @@ def rotate(
             return report
 
 
-def encrypt(database: Database, keys: KeyRing, queries: Queries, progress: OnProgress | None) -> RotationReport:
+def encrypt(database: Database, queries: Queries, progress: OnProgress | None) -> RotationReport:
     """Encrypt values that are stored in plain text. See `Admin.encrypt`."""
     report = RotationReport()
-    _pass(database, keys, queries, report, progress, {None})
+    _pass(database, queries, report, progress, {None})
     return report
 
 
@@ -78,7 +78,6 @@ def add_words(database: Database, queries: Queries, progress: OnProgress | None)
 
 def _pass(
     database: Database,
-    keys: KeyRing,
     queries: Queries,
     report: RotationReport,
     progress: OnProgress | None,
@@ -90,7 +89,7 @@ def _pass(
     for table in KEYS:
         cursor: tuple[Any, ...] | None = None
         while True:
-            page = database.run(reseal_page, keys, queries.schema, table, cursor, wanted)
+            page = database.run(reseal_page, queries.schema, table, cursor, wanted)
             found += page.found
             report.rows += page.rows
             report.values += page.changed

@@ -277,6 +277,8 @@ class PGStateStore:
 
     async def _send_checkpoints(self, key: dict[str, Any], portion: _Portion, new: Mapping[int, bytes]) -> None:
         columns = portion.plans[-1].request.columns
+        if self.db.keys is not None:
+            self.db.keys.note_owner(self._thread_id, lambda: columns)
         await self.db.execute(
             self._queries.import_thread,
             {

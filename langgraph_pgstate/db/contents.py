@@ -661,11 +661,15 @@ def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, p
         return value
     if not isinstance(sealed, str) or not sealed.startswith(TEXT_MAGIC):
         raise DecryptionError(place)
+    shown = {key: one for key, one in value.items() if key != SEALED_KEY}
     try:
         hidden = _loads(frames.unpack(cipher.open(part.column, keys, from_text(sealed, place)), place))
     except DataKeyDestroyedError:
-        hidden = {}
-    return {**{key: one for key, one in value.items() if key != SEALED_KEY}, **hidden}
+        return {key: one for key, one in shown.items() if _is_readable(cipher, part, key)}
+    if any(key not in hidden and not _is_readable(cipher, part, key) for key in shown):
+        # Somebody else added it: besides readable keys, only digests of encrypted ones are stored.
+        cipher.admit_plain(place)
+    return {**shown, **hidden}
 
 
 def reseal(cipher: Cipher, column: str, keys: Sequence[Any], others: Sequence[Sequence[Any]], value: Any) -> Any:

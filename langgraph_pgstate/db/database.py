@@ -44,7 +44,7 @@ from langgraph_pgstate.db.owning import Opening
 from langgraph_pgstate.db.protocol import Connection, Read, read
 from langgraph_pgstate.db.retrying import Outage, Tries
 from langgraph_pgstate.db.translate import is_interrupt, is_read_only, translate, unknown_host
-from langgraph_pgstate.encryption.keys import KeyRing, call_async, call_blocking
+from langgraph_pgstate.encryption.keys import HeldKeys, KeyRing, call_async, call_blocking
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, MissingKeysError, UnavailableError
 from langgraph_pgstate.options import PoolSettings, RetryPolicy
 
@@ -69,8 +69,6 @@ _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
 _ONCE = RetryPolicy(attempts=1)
 # Limits for the connection on which a data key is stored while the caller's transaction is open.
 _OUTSIDE_SECONDS = 30.0
-# Maximum number of times that an operation loads data keys. No operation needs more if the keys fit the cache.
-_MOST_LOADS = 50
 # Seconds to wait for a connection that loads data keys, before a new one is opened.
 _BUSY_SECONDS = 1.0
 # An empty statement opens a transaction, because psycopg sends BEGIN before it.
@@ -341,16 +339,15 @@ class Database(_Connected):
                 return self._run(None, seconds, operation, *args, **kwargs)
             except UnavailableError as error:
                 dsn, options = self._apart(error, seconds)
-            loads = 0
+            held: HeldKeys | None = None
             while True:
                 try:
                     with psycopg.Connection.connect(dsn, **options) as connection:
                         db = BlockingConnection(connection)
-                        db.tenant, db.keys = self.tenant, self.keys
+                        db.tenant, db.keys = self.tenant, held or self.keys
                         return run_blocking(self._walled(operation)(db, *args, **kwargs))
                 except MissingKeysError as error:
-                    loads += 1
-                    self.load_keys(error, loads)
+                    held = self.load_keys(error, held)
                 except psycopg.Error as error:
                     raise translate(error, self.schema) from error
 
@@ -367,12 +364,13 @@ class Database(_Connected):
         # The first try usually succeeds, and without a limit of time it needs no `Tries`.
         is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
         tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
-        loads = 0
+        held: HeldKeys | None = None
         while True:
             connected_at, in_transaction = None, False
             try:
                 db, switched = self._acquire(tries, busy_seconds)
                 try:
+                    db.keys = held or self.keys
                     connected_at, in_transaction = time.monotonic(), self.is_borrowed and db.is_in_transaction
                     result = run_blocking(operation(db, *args, **kwargs))
                 except BaseException as error:
@@ -383,34 +381,40 @@ class Database(_Connected):
                 self._outage.since = None
                 return result
             except MissingKeysError as error:
-                loads += 1
-                self.load_keys(error, loads)
+                held = self.load_keys(error, held)
                 continue
             except _DRIVER_ERRORS as error:
                 tries = tries or self._tries(self._retry, began, seconds)
                 delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             time.sleep(delay)
 
-    def load_keys(self, error: MissingKeysError, loads: int) -> None:
-        """Load the data keys that an operation has missed, for the `loads`-th time.
+    def load_keys(self, error: MissingKeysError, held: HeldKeys | None) -> HeldKeys:
+        """Load the data keys that an operation has missed, and return the keys with which it is run again.
 
         A connection of its own is used if other calls keep all others.
+
+        Args:
+            error: The error that says which keys are missing.
+            held: The keys that the operation holds already; `None` at its first miss.
 
         Raises:
             MissingKeysError: `error`, if there is no key ring, or the operation misses keys again and again.
             EncryptionError: If a key cannot be loaded, or not in `key_seconds`.
         """
         keys = self.keys
-        if keys is None or loads > _MOST_LOADS:
+        if keys is None:
             raise error
+        held = held or HeldKeys(keys)
+        if self.key_seconds is None:
+            run_blocking(held.load_missed(KeyLoader(self), error))
+            return held
 
         def load() -> None:
             run_blocking(keys.load(KeyLoader(self), error.wanted))
 
-        if self.key_seconds is None:
-            load()
-        else:
-            keys.load_beside(load, error.wanted, self.key_seconds)
+        keys.load_beside(load, error.wanted, self.key_seconds)
+        held.hold_missed(error)
+        return held
 
     def run_outside(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
         """Run an operation in its own transaction. If the caller's transaction is open, use a new connection."""
@@ -433,16 +437,16 @@ class Database(_Connected):
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation without retries, except to load missing data keys."""
-        loads = 0
+        held: HeldKeys | None = None
         while True:
             try:
-                return self._run_once(operation, *args, **kwargs)
+                return self._run_once(held, operation, *args, **kwargs)
             except MissingKeysError as error:
-                loads += 1
-                self.load_keys(error, loads)
+                held = self.load_keys(error, held)
 
     def _run_once(
         self,
+        held: HeldKeys | None,
         operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
@@ -453,6 +457,7 @@ class Database(_Connected):
         try:
             db, switched = self._acquire(tries)
             try:
+                db.keys = held or self.keys
                 result = run_blocking(operation(db, *args, **kwargs))
             except BaseException as error:
                 self._discard(db.connection, error)
@@ -744,16 +749,15 @@ class AsyncDatabase(_Connected):
                 return await self._run(None, seconds, operation, *args, **kwargs)
             except UnavailableError as error:
                 dsn, options = self._apart(error, seconds)
-            loads = 0
+            held: HeldKeys | None = None
             while True:
                 try:
                     async with await psycopg.AsyncConnection.connect(dsn, **options) as connection:
                         db = AsyncConnection(connection)
-                        db.tenant, db.keys = self.tenant, self.keys
+                        db.tenant, db.keys = self.tenant, held or self.keys
                         return await self._walled(operation)(db, *args, **kwargs)
                 except MissingKeysError as error:
-                    loads += 1
-                    await self.load_keys(error, loads)
+                    held = await self.load_keys(error, held)
                 except psycopg.Error as error:
                     raise translate(error, self.schema) from error
 
@@ -769,12 +773,13 @@ class AsyncDatabase(_Connected):
         began, operation = time.monotonic(), self._walled(operation)
         is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
         tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
-        loads = 0
+        held: HeldKeys | None = None
         while True:
             connected_at, in_transaction = None, False
             try:
                 db, switched = await self._acquire(tries, busy_seconds)
                 try:
+                    db.keys = held or self.keys
                     connected_at, in_transaction = time.monotonic(), self.is_borrowed and db.is_in_transaction
                     result = await operation(db, *args, **kwargs)
                 except BaseException as error:
@@ -785,19 +790,20 @@ class AsyncDatabase(_Connected):
                 self._outage.since = None
                 return result
             except MissingKeysError as error:
-                loads += 1
-                await self.load_keys(error, loads)
+                held = await self.load_keys(error, held)
                 continue
             except _DRIVER_ERRORS as error:
                 tries = tries or self._tries(self._retry, began, seconds)
                 delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             await asyncio.sleep(delay)
 
-    async def load_keys(self, error: MissingKeysError, loads: int) -> None:
+    async def load_keys(self, error: MissingKeysError, held: HeldKeys | None) -> HeldKeys:
         """Async twin of `Database.load_keys`."""
-        if self.keys is None or loads > _MOST_LOADS:
+        if self.keys is None:
             raise error
-        await self.keys.load(AsyncKeyLoader(self), error.wanted)
+        held = held or HeldKeys(self.keys)
+        await held.load_missed(AsyncKeyLoader(self), error)
+        return held
 
     async def run_outside(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
         """Async twin of `Database.run_outside`."""
@@ -825,16 +831,16 @@ class AsyncDatabase(_Connected):
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run_once`."""
-        loads = 0
+        held: HeldKeys | None = None
         while True:
             try:
-                return await self._run_once(operation, *args, **kwargs)
+                return await self._run_once(held, operation, *args, **kwargs)
             except MissingKeysError as error:
-                loads += 1
-                await self.load_keys(error, loads)
+                held = await self.load_keys(error, held)
 
     async def _run_once(
         self,
+        held: HeldKeys | None,
         operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
@@ -845,6 +851,7 @@ class AsyncDatabase(_Connected):
         try:
             db, switched = await self._acquire(tries)
             try:
+                db.keys = held or self.keys
                 result = await operation(db, *args, **kwargs)
             except BaseException as error:
                 await self._discard(db.connection, error)

@@ -1,33 +1,34 @@
 -- name: get_data_keys
 -- Return some data keys by their ids.
-SELECT key_id, scope, master_id, wrapped, destroyed_at IS NOT NULL FROM /*schema*/data_keys
+SELECT key_id, scope, master_id, wrapped, is_of_tenant, destroyed_at IS NOT NULL FROM /*schema*/data_keys
 WHERE key_id = ANY(:key_ids::text[]);
 
 -- name: get_current_data_key
 -- Return the data key of a scope for new content.
-SELECT key_id, scope, master_id, wrapped, destroyed_at IS NOT NULL FROM /*schema*/data_keys
+SELECT key_id, scope, master_id, wrapped, is_of_tenant, destroyed_at IS NOT NULL FROM /*schema*/data_keys
 WHERE scope = :scope::text AND is_current;
 
 -- name: put_data_key
 -- Store a new data key, unless its scope has a current data key, or the key is stored already.
-INSERT INTO /*schema*/data_keys (key_id, scope, master_id, wrapped, is_current)
-VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, true)
+INSERT INTO /*schema*/data_keys (key_id, scope, master_id, wrapped, is_of_tenant, is_current)
+VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, :is_of_tenant::boolean, true)
 ON CONFLICT DO NOTHING;
 
 -- name: restore_data_key
 -- Store a data key again that the database has lost, as after a failover to a server that had not received it.
-INSERT INTO /*schema*/data_keys (key_id, scope, master_id, wrapped, is_current)
-VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, false)
+INSERT INTO /*schema*/data_keys (key_id, scope, master_id, wrapped, is_of_tenant, is_current)
+VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, :is_of_tenant::boolean, false)
 ON CONFLICT DO NOTHING;
 
 -- name: rewrap_data_key
 -- Store a data key as another master key has wrapped it, unless it was destroyed or wrapped again meanwhile.
-UPDATE /*schema*/data_keys SET wrapped = :wrapped::bytea, master_id = :master_id::text
+UPDATE /*schema*/data_keys SET
+    wrapped = :wrapped::bytea, master_id = :master_id::text, is_of_tenant = :is_of_tenant::boolean
 WHERE key_id = :key_id::text AND wrapped = :before::bytea AND destroyed_at IS NULL;
 
 -- name: list_data_keys
 -- Return a page of data keys after a cursor, except keys that a given master key has wrapped.
-SELECT key_id, scope, master_id, wrapped, destroyed_at IS NOT NULL FROM /*schema*/data_keys
+SELECT key_id, scope, master_id, wrapped, is_of_tenant, destroyed_at IS NOT NULL FROM /*schema*/data_keys
 WHERE key_id > :cursor_id::text AND master_id <> :master_id::text AND destroyed_at IS NULL
 ORDER BY key_id LIMIT :page_size;
 

@@ -19,6 +19,7 @@ import unicodedata
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
@@ -32,6 +33,7 @@ from langgraph_pgstate.errors import (
     ConfigurationError,
     DataKeyDestroyedError,
     DataKeyError,
+    EncryptionError,
     KeyUnavailableError,
     MissingKeysError,
     NotEncryptedError,
@@ -44,10 +46,15 @@ KEY: Final = "key"
 SCOPE: Final = "scope"
 THREAD: Final = "thread"
 
+# As `get_thread_owner` returns them.
+_OWNER: Final = ("agent", "user_id", "tenant_id")
+_UNKNOWN: Final = (Subject(), "", 0.0)
 # The scope of the key of digests, which is the same for all rows.
 _SEARCH: Final = "pgstate:search"
 _MOST_THREADS: Final = 100_000
 _MOST_TENANTS: Final = 10_000
+# Loads of an operation that bring no key which it did not have. More mean that keys are destroyed again and again.
+_MOST_STALLS: Final = 50
 _WORD: Final = re.compile(r"\w+")
 _NAMESPACED: Final = frozenset({"memories", "memory_versions", "files", "file_texts", "file_versions"})
 _OF_NO_THREAD: Final = frozenset({"schedules", "assistant_versions"})
@@ -87,7 +94,14 @@ class _Cached(NamedTuple):
     key: DataKey
     master_id: str
     wrapped: bytes
+    is_of_tenant: bool
     until: float
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its row, as parameters."""
+        names = ("master_id", "wrapped", "is_of_tenant")
+        return {"key_id": self.key.id, "scope": self.key.scope, **{name: getattr(self, name) for name in names}}
 
 
 class KeyRing:
@@ -96,11 +110,13 @@ class KeyRing:
     Args:
         encryption: The option.
         queries: The queries of the schema.
+        tenant: The tenant. Its keys cannot be unwrapped for another one.
     """
 
-    def __init__(self, encryption: Encryption, queries: Any) -> None:
+    def __init__(self, encryption: Encryption, queries: Any, tenant: str | None = None) -> None:
         self.encryption = encryption
         self.queries = queries
+        self.tenant = tenant
         self._lock = threading.Lock()
         self._keys: OrderedDict[str, _Cached] = OrderedDict()
         # By scope: the id of its current key, and the end of its validity.
@@ -120,7 +136,7 @@ class KeyRing:
         with self._lock:
             found = self._tenants.get(tenant)
             if found is None:
-                found = self._tenants[tenant] = KeyRing(self.encryption, self.queries)
+                found = self._tenants[tenant] = KeyRing(self.encryption, self.queries, tenant)
             self._tenants.move_to_end(tenant)
             while len(self._tenants) > _MOST_TENANTS:
                 self._tenants.popitem(last=False)
@@ -211,11 +227,26 @@ class KeyRing:
         return self._current_key(self._scope_of(column, parts)).id
 
     def note_owner(self, thread_id: str, owner: Callable[[], Mapping[str, Any]]) -> None:
-        """Remember the owner of a thread that is not cached, if a config names one."""
-        if not self.encryption.asks_owner or self._scope_of_thread(thread_id) is not None:
+        """Remember the owner of a thread as a config or a new row names it, unless its row is known to name another.
+
+        Raises:
+            MissingKeysError: If the thread's row may name what is missing.
+        """
+        asked = self.encryption.asks_owner
+        if not asked:
             return
-        found = owner()
-        if any(found.get(name) is not None for name in ("user_id", "tenant_id", "agent")):
+        known: dict[str, Any] | None = None
+        with suppress(MissingKeysError):
+            known = _owner_of(self._thread(thread_id)[0])
+        if known is not None and all(known[name] is not None for name in asked):
+            return
+        given = owner()
+        if all(given.get(name) is None for name in asked):
+            return
+        if known is None and any(given.get(name) is None for name in asked):
+            raise MissingKeysError([(THREAD, thread_id)])
+        found = {name: given.get(name) if known is None or known[name] is None else known[name] for name in _OWNER}
+        if found != known:
             self._note_thread(thread_id, found)
 
     def note_copy(self, source_id: str, target_id: str, owner: Mapping[str, Any] | None) -> None:
@@ -226,16 +257,13 @@ class KeyRing:
         """
         if not self.encryption.asks_owner:
             return
-        known = self._threads.get(source_id)
-        if known is None or known[2] <= time.monotonic():
-            raise MissingKeysError([(THREAD, source_id)])
-        found = {name: getattr(known[0], name) for name in ("agent", "user_id", "tenant_id")}
+        found = _owner_of(self._thread(source_id)[0])
         if owner is not None:
             found |= {name: owner.get(name) for name in ("user_id", "tenant_id")}
         self._note_thread(target_id, found)
 
     def forget_thread(self, thread_id: str) -> None:
-        """Forget the owner of a thread that was deleted."""
+        """Forget the owner of a thread that was deleted, or not made."""
         self._threads.pop(thread_id, None)
 
     def _scope_of(self, column: str, parts: Sequence[Any]) -> str:
@@ -247,20 +275,24 @@ class KeyRing:
         thread_id = str(parts[0])
         if not self.encryption.asks_owner:
             return self.encryption.scope_of(Subject(thread_id=thread_id))
-        found = self._scope_of_thread(thread_id)
-        if found is None:
+        return self._thread(thread_id)[1]
+
+    def _thread(self, thread_id: str) -> tuple[Subject, str]:
+        """Return a thread with its owner, and its scope.
+
+        Raises:
+            MissingKeysError: If the owner is not in memory.
+        """
+        subject, scope, until = self._threads.get(thread_id, _UNKNOWN)
+        if until <= time.monotonic():
             raise MissingKeysError([(THREAD, thread_id)])
-        return found
+        return subject, scope
 
-    def _scope_of_thread(self, thread_id: str) -> str | None:
-        known = self._threads.get(thread_id)
-        return known[1] if known is not None and known[2] > time.monotonic() else None
-
-    def _note_thread(self, thread_id: str, owner: Mapping[str, Any]) -> None:
+    def _note_thread(self, thread_id: str, owner: Mapping[str, Any], seconds: float | None = None) -> None:
         if len(self._threads) >= _MOST_THREADS:
             self._threads.clear()
         subject = Subject(thread_id, owner.get("user_id"), owner.get("tenant_id"), owner.get("agent"))
-        until = time.monotonic() + self.encryption.cache_seconds
+        until = time.monotonic() + (self.encryption.cache_seconds if seconds is None else seconds)
         self._threads[thread_id] = subject, self.encryption.scope_of(subject), until
 
     def _key(self, key_id: str) -> DataKey:
@@ -352,8 +384,12 @@ class KeyRing:
     async def _load(self, runner: Runner, kind: str, name: str) -> None:
         if kind == THREAD:
             rows = await runner.run(_fetch, self.queries.get_thread_owner, {"thread_id": name})
-            agent, user_id, tenant_id = rows[0] if rows else (None, None, None)
-            self._note_thread(name, {"agent": agent, "user_id": user_id, "tenant_id": tenant_id})
+            if rows:
+                self._note_thread(name, dict(zip(_OWNER, rows[0], strict=True)))
+                return
+            # Its row may be in a transaction that was not committed yet, so keep the owner that a config has named.
+            known = self._threads.get(name)
+            self._note_thread(name, {} if known is None else _owner_of(known[0]), MIN_CACHE_SECONDS)
         elif kind == SCOPE:
             await self._load_current(runner, name)
         else:
@@ -381,7 +417,9 @@ class KeyRing:
                 # The key was just destroyed or retired. The operation tries again.
                 return
         await self._unwrap(runner, rows[0])
-        self._current[scope] = rows[0][0], self._keys[rows[0][0]].until
+        # Another thread may have displaced it; then the operation tries again.
+        if (found := self._keys.get(rows[0][0])) is not None:
+            self._current[scope] = rows[0][0], found.until
 
     async def _make(self, runner: Runner, scope: str) -> None:
         """Make a data key for a scope, unless another process has made one meanwhile."""
@@ -392,22 +430,20 @@ class KeyRing:
                 await self._restore(runner, self._keys[lost])
         key_id, secret = new_key_id(), os.urandom(KEY_BYTES)
         master = self.encryption.masters[0]
-        wrapped = await self.ask(runner, master, master.wrap, secret, _context(key_id, scope))
-        parameters = {"key_id": key_id, "scope": scope, "master_id": master.id, "wrapped": wrapped}
+        wrapped = await self.ask(runner, master, master.wrap, secret, self.context(key_id, scope))
+        made = _Cached(DataKey(key_id, scope, secret), master.id, wrapped, self.tenant is not None, 0.0)
         # Store the key outside of the caller's transaction, whose rollback would delete it.
-        if await runner.run_outside(_execute, self.queries.put_data_key, parameters):
-            self._remember(DataKey(key_id, scope, secret), master.id, wrapped)
+        if await runner.run_outside(_execute, self.queries.put_data_key, made.row):
+            self._remember(made)
 
     async def _restore(self, runner: Runner, cached: _Cached) -> None:
         """Store a data key again whose row the database has lost."""
         _logger.warning("data key %s is not in the database any more: it is stored again", cached.key.id)
-        row = {"key_id": cached.key.id, "scope": cached.key.scope}
-        given = {**row, "master_id": cached.master_id, "wrapped": cached.wrapped}
-        await runner.run_outside(_execute, self.queries.restore_data_key, given)
-        self._remember(cached.key, cached.master_id, cached.wrapped)
+        await runner.run_outside(_execute, self.queries.restore_data_key, cached.row)
+        self._remember(cached)
 
     async def _unwrap(self, runner: Runner, row: Sequence[Any]) -> None:
-        key_id, scope, master_id, wrapped, is_destroyed = row
+        key_id, scope, master_id, wrapped, is_of_tenant, is_destroyed = row
         if is_destroyed:
             with self._lock:
                 self._keys.pop(key_id, None)
@@ -422,17 +458,31 @@ class KeyRing:
         if master is None:
             raise DataKeyError(key_id, f"it is wrapped by the master key {master_id!r}, which is not among the keys=")
         try:
-            secret = await self.ask(runner, master, master.unwrap, wrapped, _context(key_id, scope))
+            context = self.context(key_id, scope, is_of_tenant=is_of_tenant)
+            secret = await self.ask(runner, master, master.unwrap, wrapped, context)
         except KeyUnavailableError as error:
             if cached is None or not error.retryable:
                 raise
             _logger.warning("%s; data key %s stays in use", error, key_id)
-            self._remember(cached.key, cached.master_id, cached.wrapped, _AGAIN)
+            self._remember(cached, _AGAIN)
             return
         if len(secret) != KEY_BYTES:
             raise DataKeyError(key_id, f"its master key returned {len(secret)} bytes")
         is_same = cached is not None and cached.wrapped == wrapped
-        self._remember(cached.key if cached and is_same else DataKey(key_id, scope, secret), master_id, wrapped)
+        key = cached.key if cached and is_same else DataKey(key_id, scope, secret)
+        self._remember(_Cached(key, master_id, wrapped, is_of_tenant, 0.0))
+
+    def context(self, key_id: str, scope: str, *, is_of_tenant: bool = True) -> dict[str, str]:
+        """Return what a wrapped key is bound to.
+
+        Args:
+            key_id: Its id.
+            scope: Its scope.
+            is_of_tenant: Whether it is wrapped for the tenant, if there is one. Keys from before a move to tenants are
+                not.
+        """
+        found = {"key_id": key_id, "scope": scope}
+        return found if self.tenant is None or not is_of_tenant else {**found, "tenant": self.tenant}
 
     def forget_current(self) -> None:
         """Forget the current data keys. The next use of each scope reads its key."""
@@ -456,11 +506,11 @@ class KeyRing:
             raise DataKeyError(context["key_id"], f"its master key returned {type(found).__name__}, not bytes")
         return bytes(found)
 
-    def _remember(self, key: DataKey, master_id: str, wrapped: bytes, part: float = 1.0) -> None:
+    def _remember(self, cached: _Cached, part: float = 1.0) -> None:
         with self._lock:
             until = time.monotonic() + max(MIN_CACHE_SECONDS, self.encryption.cache_seconds * part)
-            self._keys[key.id] = _Cached(key, master_id, wrapped, until)
-            self._keys.move_to_end(key.id)
+            self._keys[cached.key.id] = cached._replace(until=until)
+            self._keys.move_to_end(cached.key.id)
             while len(self._keys) > self.encryption.max_cached:
                 self._keys.popitem(last=False)
 
@@ -472,6 +522,85 @@ class KeyRing:
             self._threads.clear()
             self._destroyed.clear()
             self._lost.clear()
+
+
+class HeldKeys(KeyRing):
+    """The data keys for an operation that has missed some. Those that it has loaded or used stay until it ends.
+
+    So it ends even if it takes longer than `cache_for`, or needs more keys than `max_cached`.
+
+    Args:
+        ring: The data keys of the database.
+    """
+
+    def __init__(self, ring: KeyRing) -> None:
+        super().__init__(ring.encryption, ring.queries, ring.tenant)
+        self._ring, self._note = ring, ring._note_thread
+        self._find: dict[str, Callable[[str], Any]] = {KEY: ring._key, SCOPE: ring._current_key, THREAD: ring._thread}
+        self._held: dict[tuple[str, str], Any] = {}
+        # Keys at the last miss, and misses since which there were no more.
+        self._counted = self._stalls = 0
+
+    async def load_missed(self, runner: Runner, error: MissingKeysError) -> None:
+        """Load the keys that the operation has missed.
+
+        Raises:
+            MissingKeysError: `error`, if the operation misses the same keys again and again.
+            EncryptionError: If a key cannot be loaded.
+        """
+        for kind, name in sorted(error.wanted):
+            await self._ring.load(runner, [(kind, name)])
+            # At once, before other operations displace it.
+            with suppress(EncryptionError):
+                self._hold(kind, name)
+        self.hold_missed(error)
+
+    def hold_missed(self, error: MissingKeysError) -> None:
+        """Hold the keys that the operation has missed, and that are loaded now.
+
+        Raises:
+            MissingKeysError: `error`, if the operation misses the same keys again and again.
+        """
+        for kind, name in error.wanted:
+            with suppress(EncryptionError):
+                self._hold(kind, name)
+        self._stalls += len(self._held) == self._counted
+        self._counted = len(self._held)
+        if self._stalls > _MOST_STALLS:
+            raise error
+
+    def _key(self, key_id: str) -> DataKey:
+        found: DataKey = self._hold(KEY, key_id)
+        return found
+
+    def _current_key(self, scope: str) -> DataKey:
+        found: DataKey = self._hold(SCOPE, scope)
+        return found
+
+    def _thread(self, thread_id: str) -> tuple[Subject, str]:
+        found: tuple[Subject, str] = self._hold(THREAD, thread_id)
+        return found
+
+    def _note_thread(self, thread_id: str, owner: Mapping[str, Any], seconds: float | None = None) -> None:
+        self._held.pop((THREAD, thread_id), None)
+        self._note(thread_id, owner, seconds)
+
+    def forget_thread(self, thread_id: str) -> None:
+        """Forget the owner of a thread that was deleted, or not made."""
+        self._held.pop((THREAD, thread_id), None)
+        self._ring.forget_thread(thread_id)
+
+    def _hold(self, kind: str, name: str) -> Any:
+        found = self._held.get((kind, name))
+        if found is None:
+            try:
+                found = self._find[kind](name)
+            except (DataKeyError, DataKeyDestroyedError) as error:
+                found = error
+            self._held[kind, name] = found
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 def use_keys(database: Any, encryption: Encryption | None, queries: Any) -> None:
@@ -552,14 +681,14 @@ async def rewrap(
         rows = await runner.run(_fetch, queries.list_data_keys, page)
 
         def wrap_again(row: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
-            key_id, scope, master_id, wrapped, _ = row
+            key_id, scope, master_id, wrapped, is_of_tenant, _ = row
             if master_id not in masters:
                 raise DataKeyError(key_id, f"it is wrapped by {master_id!r}, which is not among the keys=")
-            context = _context(key_id, scope)
+            context = ring.context(key_id, scope, is_of_tenant=is_of_tenant)
             secret = _asked(masters[master_id], masters[master_id].unwrap, wrapped, context)
-            again = _asked(newest, newest.wrap, secret, context)
+            again = _asked(newest, newest.wrap, secret, ring.context(key_id, scope))
             given = {"key_id": key_id, "master_id": newest.id, "wrapped": again, "before": wrapped}
-            return queries.rewrap_data_key, given
+            return queries.rewrap_data_key, {**given, "is_of_tenant": ring.tenant is not None}
 
         statements = await _ask_for_each(runner, wrap_again, rows)
         if statements:
@@ -585,8 +714,9 @@ async def replace_keys(runner: Runner, ring: KeyRing, scope: str | None = None, 
     def make(row: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
         old_id, name = row
         key_id = new_key_id()
-        wrapped = _asked(newest, newest.wrap, os.urandom(KEY_BYTES), _context(key_id, name))
+        wrapped = _asked(newest, newest.wrap, os.urandom(KEY_BYTES), ring.context(key_id, name))
         new = {"key_id": key_id, "scope": name, "master_id": newest.id, "wrapped": wrapped}
+        new |= {"is_of_tenant": ring.tenant is not None}
         return [(queries.replace_data_key, {"key_id": old_id}), (queries.put_data_key, new)]
 
     while True:
@@ -659,8 +789,8 @@ async def destroy_keys(db: Any, queries: Any, scope: str) -> int:
     return await _execute(db, queries.destroy_data_keys, {"scope": scope})
 
 
-def _context(key_id: str, scope: str) -> dict[str, str]:
-    return {"key_id": key_id, "scope": scope}
+def _owner_of(subject: Subject) -> dict[str, Any]:
+    return {name: getattr(subject, name) for name in _OWNER}
 
 
 async def _fetch(db: Any, query: Any, parameters: Mapping[str, Any]) -> Any:
@@ -681,6 +811,7 @@ __all__ = [
     "KEY",
     "SCOPE",
     "THREAD",
+    "HeldKeys",
     "KeyRing",
     "call_async",
     "call_blocking",

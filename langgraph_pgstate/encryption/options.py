@@ -65,6 +65,8 @@ _SCOPES: Final[dict[str, Callable[[Subject], str]]] = {
     "thread": lambda subject: f"thread:{subject.thread_id}" if subject.thread_id is not None else "",
 }
 
+_ASKED: Final[dict[str, tuple[str, ...]]] = {"tenant": ("tenant_id",), "user": ("user_id",)}
+
 
 class Encryption:
     """Encryption of content, for `encryption=` of savers and states.
@@ -129,7 +131,8 @@ class Encryption:
         # Raise the error of a missing package now.
         aes_gcm(bytes(32))
         self._scope: Callable[[Subject], str] = scope if callable(scope) else _SCOPES[scope or "all"]
-        self.asks_owner = callable(scope) or scope in ("user", "tenant")
+        # The parts of a thread's owner on which its scope depends.
+        self.asks_owner = ("agent", "user_id", "tenant_id") if callable(scope) else _ASKED.get(scope or "all", ())
         self.readable, self.searchable = frozenset(readable), frozenset(searchable)
         self.search, self.plain_vectors, self.accept_plain = search, plain_vectors, accept_plain
         self.cache_seconds, self.max_cached = cache_for.total_seconds(), max_cached

@@ -195,7 +195,7 @@ class SpanExporter:
         self._endpoint = endpoint_of(endpoint)
         self._dsn, self._queries = dsn, queries(check_schema_name(schema))
         self._tenant = None if tenant is None else tenant_of(tenant)
-        self._keys = None if encryption is None else KeyRing(encryption, self._queries)
+        self._keys = None if encryption is None else KeyRing(encryption, self._queries, self._tenant)
         self._content, self._since, self._prepare_threshold = content, since, prepare_threshold
         # Each exporter has its own id, even within one process.
         self._holder_id = f"{holder_id()}:{new_revision():014x}"

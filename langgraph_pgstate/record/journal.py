@@ -8,7 +8,7 @@ its rows is one transaction, so each is moved once, and rows of a deleted thread
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -57,7 +57,13 @@ def entry_of(key: tuple[str, str], entry_id: str, journal_entry: JournalEntry) -
     return {"thread_id": key[0], "run_id": key[1], "entry_id": entry_id, "entry": journal_entry.pack()}
 
 
-async def put_entry(db: Connection, queries: Queries, entry: dict[str, Any], seconds_left: Callable[[], float]) -> None:
+async def put_entry(
+    db: Connection,
+    queries: Queries,
+    entry: dict[str, Any],
+    seconds_left: Callable[[], float],
+    owner: Mapping[str, Any] | None = None,
+) -> None:
     """Store an entry without a checkpoint. One statement; safe to repeat.
 
     Args:
@@ -65,7 +71,10 @@ async def put_entry(db: Connection, queries: Queries, entry: dict[str, Any], sec
         queries: The queries of the schema.
         entry: A result of `entry_of`.
         seconds_left: Returns the seconds left for the statement.
+        owner: The agent, user and tenant of the run, if it may be on a new thread.
     """
+    if db.keys is not None and owner is not None:
+        db.keys.note_owner(entry["thread_id"], lambda: owner)
     await db.execute_within(seconds_left(), queries.put_entry, entry)
 
 
@@ -229,6 +238,9 @@ def _gather(entries: Iterable[tuple[tuple[str, str], JournalEntry]], more: Journ
 async def _move(db: Connection, queries: Queries, batch: _Batch, is_audited: bool) -> bool:
     """Write a batch's rows and remove its entries, or neither. Return false if another writer has taken an entry."""
     taking: list[Statement] = []
+    if db.keys is not None and batch.journal_entry.begun:
+        for thread in _new_threads(batch.journal_entry):
+            db.keys.note_owner(thread["thread_id"], lambda thread=thread: thread)  # type: ignore[misc]
     if batch.entries:
         taken = {
             "taken_thread_ids": [thread_id for thread_id, _ in batch.entries],
@@ -303,9 +315,7 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
     }
     if journal_entry.runs:
         if journal_entry.begun:
-            # These rows leave out content, because only statements that store content encrypt it.
-            runs = map(orjson.loads, journal_entry.runs)
-            threads = [{name: run.get(name) for name in _OF_THREAD} for run in runs if run.get("is_new")]
+            threads = _new_threads(journal_entry)
             found.append((queries.put_new_threads, {"rows": orjson.dumps(threads).decode()}))
         found.append((queries.put_runs, {**among, "rows": _array(journal_entry.runs), "ttl": journal_entry.ttl}))
     if journal_entry.spans:
@@ -338,6 +348,15 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
         given = map(orjson.loads, (*journal_entry.events, *journal_entry.forks))
         found += chaining(queries, [(row["thread_id"], row["event_id"]) for row in given])
     return found
+
+
+def _new_threads(journal_entry: JournalEntry) -> list[dict[str, Any]]:
+    """Return the threads on which runs begin, with their owners.
+
+    These rows leave out content, because only statements that store content encrypt it.
+    """
+    runs = map(orjson.loads, journal_entry.runs)
+    return [{name: run.get(name) for name in _OF_THREAD} for run in runs if run.get("is_new")]
 
 
 def _messages(queries: Queries, journal_entry: JournalEntry) -> Iterator[Statement]:

@@ -68,8 +68,7 @@ async def enqueue(
     if db.keys is not None:
         for request in given:
             # A new thread has no row yet from which its owner could be read.
-            if request.owner["user_id"] or request.owner["tenant_id"]:
-                db.keys.note_owner(request.thread_id, lambda request=request: request.owner)  # type: ignore[misc]
+            db.keys.note_owner(request.thread_id, lambda request=request: request.owner)  # type: ignore[misc]
     data = {"data": [f"\\x{request.data.hex()}" for request in given], **_ids(given)}
     enqueueing: Statement = (queries.enqueue_runs, {"rows": json.dumps(rows), **data})
     supersedes = any(request.strategy in SUPERSEDING for request in given)

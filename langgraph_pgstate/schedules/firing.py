@@ -161,6 +161,8 @@ async def _enqueue(
     if is_new_thread and (metadata or thread_ttl is not None):
         thread = {**request.owner, "title": None, "metadata": json.dumps(metadata)}
         expiry = {"ttl": thread_ttl, "ttl_strategy": "delete"}
+        if db.keys is not None:
+            db.keys.note_owner(request.thread_id, lambda: request.owner)
         await db.execute(queries.create_thread, {"thread_id": request.thread_id, **thread, **expiry})
     return (await enqueue(db, queries, [request]))[0]
 

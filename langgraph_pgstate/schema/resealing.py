@@ -186,7 +186,6 @@ class Reached(NamedTuple):
 
 async def reseal_page(
     db: Connection,
-    keys: KeyRing,
     schema: str,
     table: str,
     cursor: tuple[Any, ...] | None,
@@ -198,13 +197,13 @@ async def reseal_page(
     megabytes, unless they were changed meanwhile.
 
     Args:
-        db: The connection.
-        keys: The keys.
+        db: The connection, with keys.
         schema: The schema.
         table: The table.
         cursor: The key after which the page begins; `None` for the first page.
         wanted: Ids of the data keys of wanted values; `None` for values that are not encrypted.
     """
+    assert db.keys is not None
     names, kinds = KEYS[table], [content.kind for content in _sealed(table).values()]
     rows = await db.fetch(_scanning(schema, table, cursor is None), _after(names, cursor))
     found, runs = 0, list[tuple[tuple[Any, ...] | None, tuple[Any, ...]]]()
@@ -231,7 +230,7 @@ async def reseal_page(
     for start, end in runs:
         upto = {f"{name}_to": part for name, part in zip(names, end, strict=True)}
         values = await db.fetch(_ranging(schema, table, start is None), {**_after(names, start), **upto})
-        statements = await db.compute(partial(_again, keys, schema, table, None, values, problems))
+        statements = await db.compute(partial(_again, db.keys, schema, table, None, values, problems))
         if statements:
             changed += sum(await db.execute_together(statements))
     return Reached(before if len(rows) == _SCANNED else None, len(rows), found, changed, tuple(problems))

@@ -116,6 +116,7 @@ CREATE TABLE /*schema*/data_keys (
     scope text COLLATE "C" NOT NULL,
     master_id text NOT NULL,
     wrapped bytea,
+    is_of_tenant boolean NOT NULL DEFAULT false,
     is_current boolean NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
     replaced_at timestamptz,
@@ -1232,6 +1233,8 @@ COMMENT ON COLUMN /*schema*/data_keys.key_id IS 'id of the key; encrypted values
 COMMENT ON COLUMN /*schema*/data_keys.scope IS 'scope of the key, such as a user; empty: all rows';
 COMMENT ON COLUMN /*schema*/data_keys.master_id IS 'master key that has wrapped it';
 COMMENT ON COLUMN /*schema*/data_keys.wrapped IS 'the key, encrypted by the master key; null: it was destroyed';
+COMMENT ON COLUMN /*schema*/data_keys.is_of_tenant IS
+    'whether it was wrapped for its tenant, so that it cannot be unwrapped for another one';
 COMMENT ON COLUMN /*schema*/data_keys.is_current IS 'whether new content of the scope is encrypted under it';
 COMMENT ON COLUMN /*schema*/data_keys.created_at IS 'time it was made';
 COMMENT ON COLUMN /*schema*/data_keys.replaced_at IS 'time from which another key encrypts new content';

@@ -282,10 +282,19 @@ async def create_thread(db: Connection, queries: Queries, request: CreateRequest
         ThreadDeletedError: If the thread was deleted and has a tombstone.
     """
     thread_id = request.row["thread_id"]
-    ((deleted_at, *row),) = await db.fetch(queries.create_thread, request.row)
+    if db.keys is not None:
+        db.keys.note_owner(thread_id, lambda: request.row)
+    is_made = False
+    try:
+        ((deleted_at, *row),) = await db.fetch(queries.create_thread, request.row)
+        is_made = row[0] is not None
+    finally:
+        if db.keys is not None and not is_made:
+            # A thread that exists may have another owner.
+            db.keys.forget_thread(thread_id)
     if deleted_at is not None:
         raise ThreadDeletedError(thread_id, deleted_at)
-    if row[0] is not None:
+    if is_made:
         return Thread(*row)
     thread = None if request.refuses else await get_thread(db, queries, thread_id, request.scope)
     if thread is None:

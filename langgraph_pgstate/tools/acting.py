@@ -15,6 +15,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.translate import failed_here, is_rollback, rolled_back, translate
+from langgraph_pgstate.encryption.keys import HeldKeys
 from langgraph_pgstate.errors import (
     ConfigurationError,
     ConflictError,
@@ -197,14 +198,13 @@ async def _act_and_record(
 
 async def _finish(executor: Executor, db: Connection, intent: Intent, outcome: Outcome) -> bool:
     """Write an outcome in a tool's transaction, during which data keys may have expired."""
-    loads = 0
+    held: HeldKeys | None = None
     while True:
         try:
             return await tool_executions.finish(db, executor.queries, intent, outcome)
         except MissingKeysError as error:
             # The statement was not sent.
-            loads += 1
-            await executor.load_keys(error, loads)
+            db.keys = held = await executor.load_keys(error, held)
 
 
 async def _is_committed(executor: Executor, intent: Intent) -> bool:

@@ -29,6 +29,7 @@ from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.revoking import arevoke, interrupt, revoke
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner
+from langgraph_pgstate.encryption.keys import HeldKeys
 from langgraph_pgstate.errors import MissingKeysError, PGStateError, ToolSetupError
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.started_work import StartedWork, not_followed
@@ -147,7 +148,7 @@ class Executor(Runner, Protocol):
         """Return a connection with an open transaction."""
         ...
 
-    async def load_keys(self, error: MissingKeysError, loads: int) -> None:
+    async def load_keys(self, error: MissingKeysError, held: HeldKeys | None) -> HeldKeys:
         """Load the data keys that a statement on a lent connection has missed; see `Database.load_keys`."""
         ...
 
@@ -415,9 +416,9 @@ class BlockingExecutor(BlockingRunner, Executor):
         with self.database.lend() as borrowed:
             yield borrowed
 
-    async def load_keys(self, error: MissingKeysError, loads: int) -> None:
+    async def load_keys(self, error: MissingKeysError, held: HeldKeys | None) -> HeldKeys:
         """Load the data keys that a statement on a lent connection has missed."""
-        self.database.load_keys(error, loads)
+        return self.database.load_keys(error, held)
 
     def close(self, seconds: float) -> None:
         """Wait up to `seconds` for abandoned tools, then stop the thread. Attempts are no longer renewed."""
@@ -563,9 +564,9 @@ class AsyncExecutor(AsyncRunner, Executor):
         """Return a connection with an open transaction."""
         return self.database.lend()
 
-    async def load_keys(self, error: MissingKeysError, loads: int) -> None:
+    async def load_keys(self, error: MissingKeysError, held: HeldKeys | None) -> HeldKeys:
         """Load the data keys that a statement on a lent connection has missed."""
-        await self.database.load_keys(error, loads)
+        return await self.database.load_keys(error, held)
 
     async def close(self, seconds: float) -> None:
         """Wait up to `seconds` for abandoned tools, then stop the task. Attempts are no longer renewed."""

@@ -278,3 +278,47 @@ def test_a_key_from_a_file_and_from_the_environment(tmp_path: Any, monkeypatch: 
     first, second = Encryption(f"file:{tmp_path / 'key'}"), Encryption("env:PGSTATE_TEST_KEY")
     assert first.masters[0].id == second.masters[0].id
     assert text not in repr((first, first.masters))
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_an_operation_that_outlasts_its_keys_goes_on_with_them(api: type, dsn: str, schema: str) -> None:
+    """Guard: an operation holds the keys that it has used. Otherwise each try would miss another one."""
+    master = Master()
+    encryption = Encryption(master, scope="thread")
+    async with open_saver(api, dsn, schema, setup=False, encryption=encryption) as saver:
+        configs = [await put(saver, thread_id) for thread_id in ("a", "b", "c")]
+        expire(saver)
+        master.asked, tries = 0, list[str]()
+
+        async def read_slowly(db: Any) -> list[Any]:
+            tries.append("")
+            found = []
+            for config in configs:
+                named = config["configurable"]
+                given = {
+                    "thread_id": named["thread_id"],
+                    "checkpoint_ns": "",
+                    "checkpoint_ids": [named["checkpoint_id"]],
+                }
+                found += await db.fetch(queries(schema).get_rows, given)
+                expire(saver)
+            return found
+
+        found = saver._database.run(read_slowly)
+        rows = found if isinstance(found, list) else await found
+    assert [bytes(row[3][:1]) != b"\x03" for row in rows] == [True] * 3
+    assert (len(tries), master.asked) == (4, 3)
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_list_needs_more_keys_than_are_cached(api: type, dsn: str, schema: str) -> None:
+    """Guard: a key is held from when it is loaded, although the next one displaces it."""
+    master = Master()
+    async with open_saver(
+        api, dsn, schema, setup=False, encryption=Encryption(master, scope="thread", max_cached=1)
+    ) as saver:
+        for number in range(60):
+            await put(saver, f"t{number}")
+        master.asked = 0
+        assert len([one async for one in saver.alist(None)]) == 60
+    assert master.asked <= 60

@@ -76,10 +76,11 @@ class Writer:
         if pending is None or not pending.is_complete:
             return False
         entry = journal.entry_of(run.key, new_entry_id(), pending.journal_entry)
+        owner = {"agent": run.agent, "user_id": run.user_id, "tenant_id": run.tenant_id}
         until = time.monotonic() + timeout
         try:
             await self._runner.run_within(
-                timeout, journal.put_entry, self._queries, entry, lambda: until - time.monotonic()
+                timeout, journal.put_entry, self._queries, entry, lambda: until - time.monotonic(), owner
             )
         except PGStateError as error:
             self._log(error)
