@@ -83,7 +83,10 @@ class Edit:
     @property
     def changes(self) -> list[Change]:
         """The differences between the two states."""
-        found = [Change(path, before, after) for path, before, after in _differences(self.before, self.after)]
+        # An update may remove a whole channel, of which no place is left.
+        gone = [Change((name,), one, _NOTHING) for name, one in self.before.items() if name not in self.after]
+        before = {name: one for name, one in self.before.items() if name in self.after}
+        found = gone + [Change(*one) for one in _differences(before, self.after)]
         return [one for one in found if one.path not in self.removed] + [
             Change(path, _at(self.after, path), _NOTHING) for path in sorted(self.removed, key=repr)
         ]

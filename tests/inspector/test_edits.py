@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
+from langgraph.pregel._checkpoint import create_checkpoint
 from support.pages import HOSTILE, Visitor, fields_of, inspected, state_of, statements, travel, visiting, without_bdi
 
 from langgraph_pgstate.server.graphs import config_at
@@ -249,6 +250,26 @@ async def test_who_is_second_sees_both_versions_and_makes_the_change_on_top(dsn:
         assert found.parent_checkpoint_id == newest
         assert (found.values["messages"][0].text, found.values["booking"]) == ("A month in **Lisbon**.", "mine")
         assert [one.payload["by"] for one in await actions(state, "t")] == ["Eve", "Eve", "Adam"]
+
+
+async def test_a_channel_that_is_gone_meanwhile_is_named(place: Place) -> None:
+    """Guard: it has no place in the newer state."""
+    server, visitor = place
+    state = state_of(server)
+    (head, *_) = await travel(state)
+    await visitor.introduce()
+    form = await opened(visitor, head)
+    read = await state.saver.aget_tuple(config_at("t", checkpoint_ns="", checkpoint_id=head))
+    assert read is not None
+    checkpoint = create_checkpoint(read.checkpoint, None, 9)
+    versions = {name: one for name, one in read.checkpoint["channel_versions"].items() if name != "messages"}
+    values = {name: one for name, one in read.checkpoint["channel_values"].items() if name != "messages"}
+    later: Any = {**checkpoint, "channel_values": values, "channel_versions": versions}
+    await state.saver.aput(read.config, later, {"source": "update", "step": 9, "parents": {}}, {})
+    late = await visitor.act(EDIT, **{**form, BOOKING: '"mine"'}, step="apply")
+    assert late.status_code == 409
+    assert "Nothing was changed by you." in without_bdi(late.text)
+    assert "messages" in late.text
 
 
 async def test_a_preview_says_which_nodes_run_next(place: Place) -> None:
