@@ -132,15 +132,17 @@ async def gone(call: Call, thread_id: str) -> HTTPException:
 
 async def since(call: Call, thread_id: str) -> str:
     """Return the last action on a thread, as the end of a sentence: `: edited 6 s ago by Eve`."""
-    found: list[tuple[datetime, str]] = []
     events = [await last_action(call, thread_id, _MOVING)]
     events += (await call.state.events.list(thread_id, kind="answer", newest_first=True, limit=1)).items
-    found += [(one.created_at, told(one)) for one in events if one is not None]
-    latest = max(found, default=None)
+    found = [(one.created_at, told(one), one.payload.get("by")) for one in events if one is not None]
+    latest = max(found, key=lambda one: one[0], default=None)
     for run in (await call.state.runs.list(thread_id=thread_id, limit=1)).items:
-        # A run that an action started at the same time is named in the action's text.
-        if latest is None or began_at(run) > latest[0] + _SAME_ACTION:
-            latest = began_at(run), _told_of_run(run)
+        by = (run.metadata or {}).get("started_by")
+        # A run that an action started at the same time is named in the action's text. The event of another person's
+        # run may not be stored yet.
+        is_same = latest is not None and (not by or by == latest[2])
+        if latest is None or began_at(run) > latest[0] + (_SAME_ACTION if is_same else timedelta(0)):
+            latest = began_at(run), _told_of_run(run), by
     return "" if latest is None else f": {latest[1]}"
 
 

@@ -33,7 +33,7 @@ def test_check_passes_and_then_names_the_damage(
 
 
 def test_check_of_an_unknown_thread_is_an_error(run: Run, conversation: PGStateSaver) -> None:
-    assert "there is no thread 'nobody'" in words(run("check", "--thread", "nobody", code=1))
+    assert "there are no checkpoints of thread 'nobody'" in words(run("check", "--thread", "nobody", code=1))
 
 
 def test_prune_counts_first_and_removes_then(run: Run, conversation: PGStateSaver) -> None:

@@ -35,7 +35,7 @@ def test_a_schedule_is_added_listed_paused_resumed_triggered_and_deleted(run: Ru
         (("add", "brief", "agent"), "schedule takes"),
         (("pause",), "schedule takes"),
         (("list", "brief"), "schedule takes"),
-        (("add", "brief", "agent", "0 9 * *"), "not 5"),
+        (("add", "brief", "agent", "0 9 * *"), "it has 4 fields"),
         (("add", "brief", "agent", "0 9 * * *", "{"), "must be JSON"),
         (("add", "brief", "agent", "0 9 * * *", "--timezone", "Mars"), "time zone must be"),
         (("resume", "brief"), "no schedule 'brief'"),

@@ -313,7 +313,7 @@ def test_a_webhook_has_the_headers_that_are_given_and_keeps_its_own(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"require_https": True}, "HTTPS"),
+        ({"require_https": True}, "https://"),
         ({"allowed_hosts": ["example.com", "*.0.0.1"]}, None),
         ({"allowed_hosts": ["example.com", "*.example.com"]}, "127.0.0.1 is not allowed"),
         ({"allowed_ports": [443]}, "port"),
