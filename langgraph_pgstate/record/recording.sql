@@ -108,7 +108,7 @@ ON CONFLICT (thread_id) DO NOTHING;
 WITH given AS MATERIALIZED (
     SELECT
         s.thread_id, s.run_id, s.span_id, to_timestamp(s.started_at), to_timestamp(s.ended_at), s.parent_span_id,
-        s.kind, s.name, s.status, s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model,
+        s.kind, s.name, s.status, s.checkpoint_ns, s.placed_at, s.step, s.node, s.task_id, s.agent, s.provider, s.model,
         s.input_tokens, s.output_tokens, s.cache_read_tokens, s.reasoning_tokens,
         CASE WHEN s.input_tokens IS NOT NULL OR s.output_tokens IS NOT NULL THEN (
             SELECT (
@@ -126,8 +126,12 @@ WITH given AS MATERIALIZED (
         s.tool_call_id, s.error_type, s.error_message, s.input, s.output, coalesce(s.attributes, '{}'),
         :semconv_version::text
     FROM (
-        -- Of several rows of one span, the last is used, unless an earlier row has ended the span.
-        SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C") r.*
+        -- Of several rows of one span, the one that ended it last is used. Puts run concurrently, so it may have been
+        -- made before the checkpoint was known that another row names.
+        SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C")
+            r.*, max(r.checkpoint_id) OVER (
+                PARTITION BY r.thread_id COLLATE "C", r.run_id COLLATE "C", r.span_id COLLATE "C"
+            ) AS placed_at
         FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
             thread_id text, run_id text, span_id text, started_at double precision, ended_at double precision,
             parent_span_id text, kind text, name text, status text, checkpoint_ns text, checkpoint_id text,
@@ -139,7 +143,7 @@ WITH given AS MATERIALIZED (
             checkpoint_id, step, node, task_id, agent, provider, model, input_tokens, output_tokens, cache_read_tokens,
             reasoning_tokens, tool_call_id, error_type, error_message, input, output, attributes, place
         )
-        ORDER BY thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C", ended_at IS NULL, place DESC
+        ORDER BY thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C", ended_at DESC NULLS LAST, place DESC
     ) AS s
     -- The sub-select looks up each run by itself, because a join would read all runs of the thread.
     WHERE s.thread_id = ANY(:thread_ids::text[])
@@ -174,7 +178,7 @@ WITH given AS MATERIALIZED (
         input = excluded.input,
         output = excluded.output,
         attributes = excluded.attributes
-    WHERE stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL
+    WHERE stored.ended_at IS NULL OR excluded.ended_at >= stored.ended_at
     RETURNING thread_id, run_id, span_id, started_at, ended_at
 ), batches AS MATERIALIZED (
     SELECT w.thread_id, gen_random_uuid()::text, w.run_id, array_agg(w.span_id), array_agg(w.started_at), now()

@@ -19,6 +19,8 @@ from langgraph.pregel.remote import RemoteGraph
 from langgraph.types import Command, interrupt
 from support.recorder import config, model, recording, recording_async, rows
 
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.record import AsyncRecorder, Recorder
 from langgraph_pgstate.record.options import RecorderSettings
@@ -141,6 +143,60 @@ def test_a_span_names_the_checkpoint_that_its_superstep_started_from(
     found = connection.execute(query.encode()).fetchall()
     assert [row[:2] for row in found] == [("plan", 1), ("helper", 1), ("think", 1), ("ask", 1), ("ask", 1)]
     assert {row[2] for row in found} == {rows(connection, schema, "runs")[0]["run_id"]}
+
+
+def test_a_put_that_is_sent_late_takes_no_checkpoint_from_a_span(dsn: str, schema: str, connection: Connection) -> None:
+    ended, taken, placed = threading.Event(), threading.Event(), threading.Event()
+
+    def plan(state: MessagesState) -> Any:
+        return {"messages": [AIMessage("let us see")]}
+
+    def think(state: MessagesState) -> Any:
+        return {"messages": [AIMessage("so be it")]}
+
+    def done(state: MessagesState) -> None:
+        ended.set()
+        placed.wait(20)
+
+    class Late(Recorder):
+        """Takes the span for the outer graph's put, and sends it after the inner graph's put has placed the span."""
+
+        def before_put(self, plan: Any, config: Any) -> Any:
+            address, step = plan.request.address, plan.request.columns["step"]
+            if address.checkpoint_ns:
+                taken.wait(20)
+            elif step == 1:
+                ended.wait(20)
+            found = super().before_put(plan, config)
+            if not address.checkpoint_ns and step == 1:
+                taken.set()
+                placed.wait(20)
+            return found
+
+        def after_put(self, plan: Any) -> None:
+            super().after_put(plan)
+            if plan.request.address.checkpoint_ns and plan.request.columns["step"] == 0:
+                placed.set()
+
+    inner = StateGraph(MessagesState)
+    inner.add_node("think", think)
+    inner.add_node("done", done)
+    inner.add_edge(START, "think")
+    inner.add_edge("think", "done")
+    with Database.open(dsn, schema=schema) as database:
+        recorder = Late(database, RecorderSettings(interval=60))
+        with PGStateSaver.from_conn_string(dsn, schema=schema, hook=recorder) as saver:
+            outer = StateGraph(MessagesState)
+            outer.add_node("plan", plan)
+            outer.add_node("helper", inner.compile())
+            outer.add_edge(START, "plan")
+            outer.add_edge("plan", "helper")
+            recorder.record(outer.compile(checkpointer=saver)).invoke(hello(), config())
+            recorder.close()
+    assert placed.is_set()
+    (span,) = [row for row in rows(connection, schema, "spans") if row["name"] == "think"]
+    (start,) = rows(connection, schema, "checkpoints", checkpoint_ns=span["checkpoint_ns"], step=0)
+    assert span["checkpoint_id"] == start["checkpoint_id"]
 
 
 def test_runs_sum_up_and_threads_have_the_status_of_the_newest(dsn: str, schema: str, connection: Connection) -> None:
