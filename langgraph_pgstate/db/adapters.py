@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
 import psycopg
@@ -115,14 +116,12 @@ class BlockingConnection:
         with self.connection.lock:
             answer = self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
-            if contents is not None and contents.places is None:
-                contents.places = _places(answer)
+            _note_places(contents, answer)
             rows = self._statements.rows(answer)
         else:
             cursor = self._execute_walled(query, parameters)
             rows = cursor.fetchall()
-            if contents is not None and contents.places is None:
-                contents.places = _places(cursor.pgresult)
+            _note_places(contents, cursor.pgresult)
             _free_result(cursor)
         return rows if contents is None or not rows else await self._opened(contents, rows, parameters)
 
@@ -208,14 +207,12 @@ class BlockingConnection:
         with self.connection.lock:
             answers = self.connection.wait(work)
         if answers is not None:
-            if contents is not None and contents.places is None:
-                contents.places = _places(answers[-1])
+            _note_places(contents, answers[-1])
             rows = self._statements.rows(answers[-1])
             return rows if contents is None else await self._opened(contents, rows, plain)
         cursor = (self._execute_together(statements))[-1]
         rows = cursor.fetchall()
-        if contents is not None and contents.places is None:
-            contents.places = _places(cursor.pgresult)
+        _note_places(contents, cursor.pgresult)
         _free_result(cursor)
         if after_commit is not None:
             with suppress(psycopg.Error):
@@ -228,18 +225,13 @@ class BlockingConnection:
         contents = query.contents
         if keys is None or contents is None:
             return await self.fetch_together(statements)
-        found: list[Rows] = []
-
-        def open_rows(answer: Any) -> None:
-            if contents.places is None:
-                contents.places = _places(answer)
-            found.append(contents.open(keys, self._statements.rows(answer), plain))
-
-        sealed = _seal_all(keys, statements)
+        opening = partial(_open_result, contents, keys, self._statements, plain)
+        work = self._statements.execute_together(_seal_all(keys, statements), before_commit=opening)
         with self.connection.lock:
-            self.connection.wait(self._statements.execute_together(sealed, before_commit=open_rows))
-        if found:
-            return found[0]
+            answers = self.connection.wait(work)
+        if answers is not None:
+            rows: Rows = answers[-1]
+            return rows
         async with self.transaction():
             return await self.fetch_together(statements)
 
@@ -387,14 +379,12 @@ class AsyncConnection:
         async with self.connection.lock:
             answer = await self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
-            if contents is not None and contents.places is None:
-                contents.places = _places(answer)
+            _note_places(contents, answer)
             rows = self._statements.rows(answer)
         else:
             cursor = await self._execute_walled(query, parameters)
             rows = await cursor.fetchall()
-            if contents is not None and contents.places is None:
-                contents.places = _places(cursor.pgresult)
+            _note_places(contents, cursor.pgresult)
             _free_result(cursor)
         return rows if contents is None or not rows else await self._opened(contents, rows, parameters)
 
@@ -481,14 +471,12 @@ class AsyncConnection:
         async with self.connection.lock:
             answers = await self.connection.wait(work)
         if answers is not None:
-            if contents is not None and contents.places is None:
-                contents.places = _places(answers[-1])
+            _note_places(contents, answers[-1])
             rows = self._statements.rows(answers[-1])
             return rows if contents is None else await self._opened(contents, rows, plain)
         cursor = (await self._execute_together(statements))[-1]
         rows = await cursor.fetchall()
-        if contents is not None and contents.places is None:
-            contents.places = _places(cursor.pgresult)
+        _note_places(contents, cursor.pgresult)
         _free_result(cursor)
         if after_commit is not None:
             with suppress(psycopg.Error):
@@ -501,18 +489,13 @@ class AsyncConnection:
         contents = query.contents
         if keys is None or contents is None:
             return await self.fetch_together(statements)
-        found: list[Rows] = []
-
-        def open_rows(answer: Any) -> None:
-            if contents.places is None:
-                contents.places = _places(answer)
-            found.append(contents.open(keys, self._statements.rows(answer), plain))
-
-        sealed = _seal_all(keys, statements)
+        opening = partial(_open_result, contents, keys, self._statements, plain)
+        work = self._statements.execute_together(_seal_all(keys, statements), before_commit=opening)
         async with self.connection.lock:
-            await self.connection.wait(self._statements.execute_together(sealed, before_commit=open_rows))
-        if found:
-            return found[0]
+            answers = await self.connection.wait(work)
+        if answers is not None:
+            rows: Rows = answers[-1]
+            return rows
         async with self.transaction():
             return await self.fetch_together(statements)
 
@@ -616,9 +599,16 @@ def adapter_of(connection: Any, kind: type[T]) -> T:
     return found
 
 
-def _places(result: Any) -> dict[str, int]:
-    """Return the places of a result's columns by their names."""
-    return {(result.fname(place) or b"").decode(): place for place in range(result.nfields)}
+def _note_places(contents: Contents | None, result: Any) -> None:
+    """Store in a statement's `Contents`, once, the place of each column in its results."""
+    if contents is not None and contents.places is None:
+        contents.places = {(result.fname(place) or b"").decode(): place for place in range(result.nfields)}
+
+
+def _open_result(contents: Contents, keys: KeyRing, statements: Statements, plain: Parameters, result: Any) -> Rows:
+    """Return the rows of a result with decrypted content."""
+    _note_places(contents, result)
+    return contents.open(keys, statements.rows(result), plain)
 
 
 def _seal_all(keys: KeyRing, statements: Sequence[tuple[Query, Parameters]]) -> list[tuple[Query, Parameters]]:

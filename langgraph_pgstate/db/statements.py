@@ -25,7 +25,7 @@ from langgraph_pgstate.db.tenants import SETTING, tenant_form
 T = TypeVar("T")
 
 _TEXT, _BINARY = 0, 1
-# Above this number of prepared statements cursors are used, because psycopg drops the least recently used statements.
+# Prepared statements of a connection. The oldest is dropped for another one, because each takes memory on the server.
 _MAX_PREPARED: Final = 64
 # Plain integers, because comparing with enum members takes longer.
 _DONE: Final = (int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK))
@@ -47,7 +47,7 @@ class _Prepared:
 
     Attributes:
         counts: Number of times each text was sent before it was prepared.
-        names: Name of each prepared text.
+        names: Name of each prepared text, the oldest first.
     """
 
     __slots__ = ("_name_count", "counts", "names")
@@ -65,6 +65,19 @@ class _Prepared:
         """
         self._name_count += 1
         return b"_pgstate_%s_%d" % (hashlib.sha256(text).hexdigest()[:32].encode(), self._name_count)
+
+    def make_room(self, needed: int) -> Iterator[bytes]:
+        """Forget the oldest texts until more can be prepared. Yield their names, which the caller must drop.
+
+        Such a text is prepared again after it was sent several times again.
+
+        Args:
+            needed: Number of texts that will be prepared.
+        """
+        while self.names and len(self.names) + needed > _MAX_PREPARED:
+            text = next(iter(self.names))
+            self.counts[text] = 0
+            yield self.names.pop(text)
 
 
 class Statements:
@@ -134,7 +147,7 @@ class Statements:
         after_commit: tuple[Query, Parameters] | None = None,
         *,
         is_alone: bool = False,
-        before_commit: Callable[[Any], None] | None = None,
+        before_commit: Callable[[Any], Any] | None = None,
     ) -> Generator[Any, Any, list[Any] | None]:
         """Run statements as one transaction in one round trip. A generator for the connection's `wait`.
 
@@ -147,7 +160,8 @@ class Statements:
                 rolled back if it raises.
 
         Returns:
-            The result of each statement; `None` if nothing was sent or done and the caller must use cursors.
+            The result of each statement, the last one as `before_commit` returns it; `None` if nothing was sent or done
+            and the caller must use cursors.
 
         Raises:
             psycopg.Error: The server's error for the first statement that failed. The transaction was rolled back,
@@ -168,9 +182,9 @@ class Statements:
                 return None
             text = self.form_of(query)
             name = self._prepared.names.get(text) or preparing.get(text)
-            if name is None and self._is_worth_preparing(query):
-                if len(self._prepared.names) + len(preparing) >= _MAX_PREPARED:
-                    return None
+            if name is None and self._is_worth_preparing(query, text):
+                for old_name in self._prepared.make_room(len(preparing) + 1):
+                    pipeline.drop(old_name)
                 name = preparing[text] = self._prepared.new_name(text)
                 pipeline.prepare(name, text)
             pipeline.add(text, name, *arguments)
@@ -191,11 +205,13 @@ class Statements:
         # Prepared statements survive a rollback.
         self._prepared.names.update((text, preparing[text]) for text in pipeline.prepared)
         if error is None:
+            begun = 1 if tenant is None else 2
             if is_alone:
                 return pipeline.results[-1:]
-            if before_commit is not None:
-                yield from self._end(before_commit, pipeline.results[-1])
-            return pipeline.results[1 if tenant is None else 2 : -1 if before_commit is None else None]
+            if before_commit is None:
+                return pipeline.results[begun:-1]
+            found = yield from self._end(before_commit, pipeline.results[-1])
+            return [*pipeline.results[begun:-1], found]
         code = _code(error)
         if code in _OUTDATED:
             self._prepared.names.clear()
@@ -205,11 +221,11 @@ class Statements:
             raise errors.error_from_result(error)
         return None
 
-    def _end(self, before_commit: Callable[[Any], None], answer: Any) -> Generator[Any, Any, None]:
-        """Commit the open transaction, or roll it back if `before_commit` raises."""
+    def _end(self, before_commit: Callable[[Any], T], answer: Any) -> Generator[Any, Any, T]:
+        """Commit the open transaction, or roll it back if `before_commit` raises. Return what `before_commit` does."""
         pgconn = self._connection.pgconn
         try:
-            before_commit(answer)
+            found = before_commit(answer)
         except BaseException:
             pgconn.send_query_params(_ROLLBACK, None)
             yield from generators.execute(pgconn)
@@ -218,6 +234,7 @@ class Statements:
         ended = (yield from generators.execute(pgconn))[-1]
         if ended.status == _FAILED:
             raise errors.error_from_result(ended)
+        return found
 
     def answer(self, query: Query, parameters: Parameters) -> Generator[Any, Any, Any]:
         """Run a statement. A generator for the connection's `wait`.
@@ -234,9 +251,7 @@ class Statements:
         if arguments is None:
             return None
         pgconn, names, text = self._connection.pgconn, self._prepared.names, query.text
-        if text not in names and self._is_worth_preparing(query):
-            if len(names) >= _MAX_PREPARED:
-                return None
+        if text not in names and self._is_worth_preparing(query, text):
             yield from self._prepare(text)
         values, formats = arguments
         if text in names:
@@ -279,11 +294,16 @@ class Statements:
         raise errors.error_from_result(error)
 
     def _prepare(self, text: bytes) -> Generator[Any, Any, None]:
-        name = self._prepared.new_name(text)
-        self._connection.pgconn.send_prepare(name, text)
-        answer = (yield from generators.execute(self._connection.pgconn))[-1]
-        if answer.status not in _DONE and _code(answer) != _DUPLICATE:
-            raise errors.error_from_result(answer)
+        pgconn, name = self._connection.pgconn, self._prepared.new_name(text)
+        sending = [_dropping(pgconn, old_name) for old_name in self._prepared.make_room(1)]
+        answers = yield from _exchange(pgconn, [*sending, partial(pgconn.send_prepare, name, text)])
+        for answer in answers:
+            if answer.status == _FAILED:
+                if _code(answer) in _OUTDATED:
+                    self._prepared.names.clear()
+                    return
+                if _code(answer) != _DUPLICATE:
+                    raise errors.error_from_result(answer)
         self._prepared.names[text] = name
 
     def ping(self) -> Generator[Any, Any, None]:
@@ -297,11 +317,11 @@ class Statements:
         if answer.status == _FAILED:
             raise errors.error_from_result(answer)
 
-    def _is_worth_preparing(self, query: Query) -> bool:
+    def _is_worth_preparing(self, query: Query, text: bytes) -> bool:
         threshold, counts = self._connection.prepare_threshold, self._prepared.counts
         if threshold is None or query.is_planned_each_time:
             return False
-        count = counts[query.text] = counts.get(query.text, 0) + 1
+        count = counts[text] = counts.get(text, 0) + 1
         return count > threshold
 
 
@@ -345,7 +365,8 @@ class _Pipeline:
     def __init__(self, pgconn: Any) -> None:
         self._pgconn = pgconn
         self._sending: list[Callable[[], None]] = []
-        # For each expected result, the text that is prepared; `None` for a statement that is executed.
+        # For each expected result, the text that is prepared; `None` for a statement that is executed, empty for a
+        # removal.
         self._expected: list[bytes | None] = []
         self.results: list[Any] = []
         self.prepared: list[bytes] = []
@@ -373,6 +394,11 @@ class _Pipeline:
         self._sending.append(partial(self._pgconn.send_prepare, name, text))
         self._expected.append(text)
 
+    def drop(self, name: bytes) -> None:
+        """Add the removal of a prepared statement. Its result is not kept."""
+        self._sending.append(_dropping(self._pgconn, name))
+        self._expected.append(b"")
+
     def run(self, *, is_left_open: bool = False) -> Generator[Any, Any, Any]:
         """Send all statements and read the results. A transaction that is still open afterwards is rolled back.
 
@@ -388,9 +414,16 @@ class _Pipeline:
                 return answer
             if text is None:
                 self.results.append(answer)
-            else:
+            elif text:
                 self.prepared.append(text)
         return None
+
+
+def _dropping(pgconn: Any, name: bytes) -> Callable[[], None]:
+    """Return a function that sends the removal of a prepared statement."""
+    if psycopg.capabilities.has_send_close_prepared():
+        return partial(pgconn.send_close_prepared, name)
+    return partial(pgconn.send_query_params, b"DEALLOCATE " + name, None)
 
 
 def _exchange(

@@ -164,22 +164,54 @@ async def test_inside_of_a_transaction_a_cursor_does_it(
     assert connection.execute(f"SELECT DISTINCT word FROM {table}").fetchall() == [("wörd",)]
 
 
-async def test_a_connection_does_not_collect_statements_for_ever(
-    api: str, dsn: str, table: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way", ["alone", "together"])
+@pytest.mark.parametrize("is_old_libpq", [False, True])
+async def test_the_oldest_prepared_statement_makes_room_for_another(
+    api: str, way: str, is_old_libpq: bool, dsn: str, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """None of them is left to a cursor, which would send a transaction in parts."""
     monkeypatch.setattr("langgraph_pgstate.db.statements._MAX_PREPARED", 3)
-    ours = await connect(api, dsn, 0)
-    database: Any = (Database if api == "blocking" else AsyncDatabase)(ours, schema="s", retry=ONCE)
-    for n in range(8):
-        query = insert(table)
-        other = NamedQuery(query.name, query.purpose, query.text + b" " * n, query.parameters)
-        found = database.run(execute, other, row(n), row(100 + n))
-        assert (found if api == "blocking" else await found) == [1, 1]
-    prepared = ours.execute("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE '\\_pgstate\\_%'")
-    if api == "blocking":
-        assert prepared.fetchone() == (3,)
-    else:
-        assert await (await prepared).fetchone() == (3,)
+    if is_old_libpq:
+        monkeypatch.setattr(psycopg.capabilities, "has_send_close_prepared", lambda: False)
+    ours = await connect(api, dsn, 1)
+    adapter = adapter_on(api, ours)
+    monkeypatch.setattr(type(adapter), "_execute", None)
+    monkeypatch.setattr(type(adapter), "_execute_together", None)
+    query = insert(table)
+    queries = [query._replace(text=query.text + b" " * n) for n in range(6)]
+
+    async def store(at: int, n: int) -> None:
+        if way == "alone":
+            assert await adapter.execute(queries[at], row(n)) == 1
+        else:
+            assert await adapter.execute_together([(queries[at], row(n)), (queries[at - 1], row(1000 + n))]) == [1, 1]
+
+    async def prepared() -> set[int]:
+        cursor = ours.cursor()
+        found = cursor.execute(
+            "SELECT statement FROM pg_prepared_statements WHERE name LIKE '\\_pgstate\\_%'", prepare=False
+        )
+        if api != "blocking":
+            await found
+        rows = cursor.fetchall() if api == "blocking" else await cursor.fetchall()
+        return {len(text) - len(query.text) for (text,) in rows}
+
+    numbers = iter(range(1000))
+    for at in range(6):
+        for _ in range(3):
+            await store(at, next(numbers))
+    assert await prepared() == {3, 4, 5}
+    # It has to be sent several times again. One that the server has dropped already can be dropped, too.
+    await store(1, next(numbers))
+    dropped = ours.execute("DEALLOCATE ALL")
+    if api != "blocking":
+        await dropped
+    with suppress(TypeError):
+        # A cursor does it once, and then all is prepared anew.
+        await store(1, next(numbers))
+    for _ in range(3):
+        await store(1, next(numbers))
+    assert 1 in await prepared()
 
 
 @pytest.mark.parametrize("way", ["alone", "together", "in a transaction"])
