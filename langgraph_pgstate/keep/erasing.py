@@ -47,7 +47,7 @@ from langgraph_pgstate.keep.restoring import find_archives, find_sources, restor
 from langgraph_pgstate.memory.indexes import stored_indexes
 from langgraph_pgstate.memory.namespaces import literal
 from langgraph_pgstate.record.events import note_action
-from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.queries import NamedQuery, Queries
 from langgraph_pgstate.threads.holds import holds_of, refuse_held
 from langgraph_pgstate.threads.rows import delete_thread
 
@@ -332,7 +332,7 @@ class _Work:
         for heir, source in others:
             await self._is_away(source)
             if heir not in self._done:
-                await self._heir(heir, _redact_heir, self._codec, heir, source)
+                await self._other(heir, _redact_heir, self._codec, heir, source)
         kept = {one.thread_id for one in self.report.kept}
         needed = {source: heir for heir, source in others if heir in kept}
         # Erase the thread itself last, because a repeated call finds its forks and copies by it.
@@ -342,7 +342,20 @@ class _Work:
             if id in needed:
                 self._keep(id, _needed_by(needed[id]))
             elif is_new and not await self._is_away(id):
+                await self._relatives(id, members)
                 await self._part(id, _erase_thread, id)
+
+    async def _relatives(self, thread_id: str, members: Sequence[str]) -> None:
+        """Remove a thread's id from the events of threads from which or to which it was forked, except of `members`.
+
+        The thread itself is erased afterwards, because a repeated call finds these threads by it.
+        """
+        for (other,) in await self._runner.run(_fetch, self._queries, "list_relatives", {"thread_id": thread_id}):
+            if other not in members:
+                named = {"thread_id": other, "other_id": thread_id}
+                events = await self._runner.run(_fetch, self._queries, "list_fork_events", named)
+                if events or await self._runner.run(find_archives, self._queries, [other]):
+                    await self._other(other, _forget_fork, other, thread_id)
 
     async def _message(self, thread_id: str, message_id: str) -> None:
         ids = frozenset({message_id})
@@ -362,10 +375,10 @@ class _Work:
             if id == thread_id and self.report.kept:
                 self._keep(id, _needed_by(self.report.kept[0].thread_id))
             else:
-                await self._heir(id, _redact, id, what, message_id)
+                await self._other(id, _redact, id, what, message_id)
 
-    async def _heir(self, thread_id: str, work: Callable[..., Awaitable[Counts]], *given: Any) -> None:
-        """Redact content that a thread inherited. Restore an archived thread first; delete its copies in archives."""
+    async def _other(self, thread_id: str, work: Callable[..., Awaitable[Counts]], *given: Any) -> None:
+        """Redact another thread. Restore it first if it is archived; delete its copies in archives."""
         if not await self._is_away(thread_id):
             await self._part(thread_id, work, *given)
         await self._archives([thread_id], None)
@@ -594,10 +607,27 @@ def _as_redacted(counts: Counts) -> Counts:
 async def _forget_actor(
     db: Connection, queries: Queries, erasure_id: str | None, thread_id: str, event_ids: Sequence[str], user_id: str
 ) -> Counts:
+    given = {"thread_id": thread_id, "event_ids": list(event_ids), "user_id": user_id}
+    return await _redact_events(db, queries, queries.erase_events_by_user, given)
+
+
+async def _forget_fork(
+    db: Connection, queries: Queries, erasure_id: str | None, thread_id: str, other_id: str
+) -> Counts:
+    """Remove the id of another thread from a thread's events about forks."""
+    named = {"thread_id": thread_id, "other_id": other_id}
+    event_ids = [row[0] for row in await db.fetch(queries.list_fork_events, named)]
+    if not event_ids:
+        return Counter()
+    return await _redact_events(db, queries, queries.erase_fork_events, {**named, "event_ids": event_ids})
+
+
+async def _redact_events(db: Connection, queries: Queries, query: NamedQuery, given: Mapping[str, Any]) -> Counts:
+    """Redact the events `event_ids` of the thread `thread_id` by a statement, and chain them again."""
+    thread_id, event_ids = given["thread_id"], given["event_ids"]
     await refuse_held(db, queries, thread_id)
     await release_events(db, queries, thread_id, event_ids, WHY)
-    given = {"thread_id": thread_id, "event_ids": list(event_ids), "user_id": user_id}
-    count = await db.execute(queries.erase_events_by_user, given)
+    count = await db.execute(query, given)
     await chain(db, queries, [(thread_id, event_id) for event_id in event_ids])
     return Counter({"events redacted": count})
 

@@ -275,3 +275,35 @@ ORDER BY v.thread_id, v.event_id LIMIT :page_size;
 -- leaves: events.payload
 UPDATE /*schema*/events SET payload = payload || '{"by": "[erased]"}'::jsonb
 WHERE thread_id = :thread_id::text AND event_id = ANY(:event_ids::text[]) AND payload ->> 'by' = :user_id::text;
+
+-- name: list_relatives
+-- Return the threads from which a thread was forked or copied, and the forks and copies of it, at any distance.
+SELECT o.thread_id FROM /*schema*/threads t CROSS JOIN unnest(t.origin_thread_ids) AS o (thread_id)
+WHERE t.thread_id = :thread_id::text
+UNION
+SELECT t.thread_id FROM /*schema*/threads t
+WHERE t.origin_thread_ids @> ARRAY[:thread_id] AND t.thread_id <> :thread_id
+ORDER BY 1;
+
+-- name: list_fork_events
+-- Return the events of a thread that name another thread from which or to which it was forked.
+-- leaves: events.payload
+SELECT v.event_id FROM /*schema*/events v
+WHERE v.thread_id = :thread_id::text AND v.kind IN ('fork', 'action') AND :other_id::text IN (
+    v.payload #>> '{forked_from,thread_id}', v.payload #>> '{forked_to,thread_id}',
+    v.payload ->> 'source', v.payload ->> 'target'
+)
+ORDER BY v.event_id;
+
+-- name: erase_fork_events
+-- Remove the id of another thread from some events of a thread.
+-- leaves: events.payload
+UPDATE /*schema*/events SET payload = (
+    SELECT jsonb_object_agg(e.key, CASE
+        WHEN e.key IN ('source', 'target') AND e.value = to_jsonb(:other_id::text) THEN 'null'
+        WHEN e.key IN ('forked_from', 'forked_to') AND e.value ->> 'thread_id' = :other_id
+            THEN e.value || '{"thread_id": null}'
+        ELSE e.value
+    END) FROM jsonb_each(payload) AS e
+)
+WHERE thread_id = :thread_id::text AND event_id = ANY(:event_ids::text[]);

@@ -448,6 +448,41 @@ def test_events_of_an_earlier_deletion_go_along(state: PGState, ask: Ask) -> Non
     assert state.audit.verify().problems == []
 
 
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_threads_of_others_forget_that_they_were_forked_from_or_to_it(
+    state: PGState, ask: Ask, schema: str, tmp_path: Path, is_archived: bool
+) -> None:
+    state.setup(audit=True)
+    said(state, "origin", "a public park", "bob")
+    state.threads.fork("origin", to="of evelyn", owner={"user_id": "evelyn", "metadata": {}}, by="bob")
+    state.threads.fork("of evelyn", to="carls", owner={"user_id": "carl", "metadata": {}}, by="carl")
+    state.threads.fork("origin", to="dans", owner={"user_id": "dan", "metadata": {}})
+    lines = [*state.audit.export()]
+    if is_archived:
+        state.archive.put(["origin", "carls"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    planned = state.privacy.erase(user_id="evelyn", dry_run=True)
+    assert planned.kept == []
+    done = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert done.kept == []
+    assert is_archived or planned.counts == done.counts
+    assert "of evelyn" not in whole(ask, schema)
+    payloads = dict(ask("SELECT thread_id, payload FROM {}.events WHERE kind = 'fork' AND thread_id <> 'origin'"))
+    assert payloads["dans"]["forked_from"]["thread_id"] == "origin"
+    assert payloads["carls"]["forked_from"]["thread_id"] is None
+    assert payloads["carls"]["forked_from"]["checkpoint_id"]
+    assert state.audit.verify(exported=lines).problems == []
+
+
+def test_a_held_thread_of_another_user_still_names_the_thread_that_was_forked_from_it(state: PGState, ask: Ask) -> None:
+    said(state, "origin", "a public park", "bob")
+    state.threads.fork("origin", to="hers", owner={"user_id": "evelyn", "metadata": {}})
+    state.threads.hold("origin", "case 7", by="counsel")
+    done = state.privacy.erase(user_id="evelyn")
+    assert [one.thread_id for one in done.kept] == ["origin"]
+    assert ask("SELECT count(*) FROM {}.threads WHERE thread_id = 'hers'") == [(0,)]
+    assert ask("SELECT payload FROM {}.events WHERE kind = 'fork'") == [({"forked_to": {"thread_id": "hers"}},)]
+
+
 def test_an_audited_chain_stays_explained(state: PGState, ask: Ask) -> None:
     state.setup(audit=True)
     said(state, "hers", "my secret garden", "evelyn")
