@@ -537,13 +537,20 @@ def _merged(before: Any, mine: Any, theirs: Any) -> Any:
     if isinstance(before, list):
         own, old, new = _by_id(mine), _by_id(before), _by_id(theirs)
         if own is not None and old is not None and new is not None:
+            # Messages without an id that both have added at one place are two messages.
+            both = {id for id, one in own.items() if id in new and _is_same_message(id, old, one, new[id])}
             kept = [
-                _merged(old[id], own[id], one) if id in old and id in own else one
+                _merged(old.get(id, _NOTHING), own[id], one) if id in both else one
                 for id, one in new.items()
                 if id in own or id not in old
             ]
-            return kept + [one for id, one in own.items() if id not in old and id not in new]
+            return kept + [one for id, one in own.items() if id not in both and id not in old]
     return mine
+
+
+def _is_same_message(key: Any, old: Mapping[Any, Any], mine: Any, theirs: Any) -> bool:
+    """Return whether messages that `_by_id` gives the same key are versions of one message."""
+    return key in old or isinstance(key, str) or _is_equal(mine, theirs)
 
 
 def _by_id(messages: Sequence[Any]) -> dict[Any, Any] | None:

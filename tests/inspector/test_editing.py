@@ -239,6 +239,20 @@ def test_the_changes_of_two_are_both_made() -> None:
     assert [one["content"] for one in merged(mine, without).written["messages"]] == ["", "Hurry."]
 
 
+@pytest.mark.parametrize("added", [{}, {"id": "x"}])
+def test_messages_that_two_have_added_are_both_kept_unless_they_are_one(added: dict[str, Any]) -> None:
+    before = {"messages": TALK}
+
+    def version(text: str) -> Any:
+        return {"messages": [*TALK, {"type": "human", "content": text, **added}]}
+
+    mine = Edit(before, version("Hurry."))
+    texts = [one["content"] for one in merged(mine, version("Wait.")).written["messages"][len(TALK) :]]
+    assert texts == (["Hurry."] if added else ["Wait.", "Hurry."])
+    same_text = merged(mine, version("Hurry.")).written["messages"]
+    assert [one["content"] for one in same_text[len(TALK) :]] == ["Hurry."]
+
+
 @given(states, states, states)
 def test_a_change_is_made_on_top_of_any_state(
     before: dict[str, Any], after: dict[str, Any], theirs: dict[str, Any]
