@@ -56,6 +56,10 @@ def archive(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With put: only count. With restore: only read and verify.")
     ] = False,
+    missing_ok: Annotated[
+        bool,
+        typer.Option("--missing-ok", help="With delete: copies whose objects are gone for good count as deleted."),
+    ] = False,
     is_sure: YesOption = False,
 ) -> None:
     """Archive threads outside of the database, and restore them.
@@ -90,7 +94,7 @@ def archive(
                 typer.confirm(
                     f"Delete {count(len(given or ()), 'thread')} for good, from all archives?", abort=True, err=True
                 )
-            deleted = state.archive.delete(given or ())
+            deleted = state.archive.delete(given or (), missing_ok=missing_ok)
             if target.is_json:
                 print_json(deleted)
             else:

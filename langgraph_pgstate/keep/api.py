@@ -174,7 +174,9 @@ class AsyncArchive:
                 progress(report)
         return report
 
-    async def delete(self, thread_ids: Sequence[str], *, by: str | None = None) -> DeletionReport:
+    async def delete(
+        self, thread_ids: Sequence[str], *, by: str | None = None, missing_ok: bool = False
+    ) -> DeletionReport:
         """Delete threads from all archives, and the stubs of archived threads, permanently. Safe to repeat.
 
         Archives with other threads are written again without these. Rows of threads in the database are kept.
@@ -182,10 +184,13 @@ class AsyncArchive:
         Args:
             thread_ids: The threads.
             by: Name of the person who deletes them, for an event of the kind `action`.
+            missing_ok: Whether copies in an archive whose objects are missing count as deleted. Set it only if the
+                objects are gone for good. A folder that is not mounted is empty, too.
 
         Raises:
             ThreadHeldError: If a thread is held. Nothing was deleted.
-            ArchiveError: If an archive with other threads is damaged. Nothing of it was deleted.
+            ArchiveError: If objects of an archive are missing, or an archive with other threads is damaged. Nothing of
+                it was deleted.
             ArchiveUnavailableError: If an archive cannot be reached.
             ConfigurationError: If an argument is invalid.
         """
@@ -194,7 +199,9 @@ class AsyncArchive:
         report = DeletionReport()
         async for copies in deleting.copies_of(self._runner, self._queries, ids):
             tenant = self._runner.tenant
-            report += await deleting.delete_copies(self._runner, self._queries, copies, tenant, name)
+            report += await deleting.delete_copies(
+                self._runner, self._queries, copies, tenant, name, missing_ok=missing_ok
+            )
         return report
 
     async def check(self, thread_ids: Sequence[str] | None = None) -> RestoreReport:

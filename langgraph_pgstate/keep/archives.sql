@@ -122,8 +122,15 @@ WHERE a.archive_id = :archive_id::text AND a.deletion_id IS NOT DISTINCT FROM :d
 FOR UPDATE;
 
 -- name: claim_archive
--- Claim an archive for a call that deletes it. The call that had claimed it loses its claim.
-UPDATE /*schema*/archives SET deletion_id = :deletion_id::text WHERE archive_id = :archive_id::text;
+-- Claim an archive for a call that deletes it. The call that had claimed it loses its claim. Return whether all objects
+-- of the archive were stored, and no call has begun to delete them.
+UPDATE /*schema*/archives SET deletion_id = :deletion_id::text WHERE archive_id = :archive_id::text
+RETURNING completed_at IS NOT NULL;
+
+-- name: begin_deletion
+-- Store that the call which has claimed an archive deletes its objects. No row: another call has claimed the archive.
+UPDATE /*schema*/archives SET completed_at = NULL
+WHERE archive_id = :archive_id::text AND deletion_id = :deletion_id::text;
 
 -- name: add_archived_threads
 -- Store the threads of which an archive has copies.
@@ -200,12 +207,15 @@ WHERE thread_id = ANY(:thread_ids::text[]) AND archive_id = :archive_id::text
 RETURNING thread_id;
 
 -- name: delete_archived_threads
--- Delete the rows that name the threads of an archive.
-DELETE FROM /*schema*/archived_threads WHERE archive_id = :archive_id::text;
+-- Delete the rows that name the threads of an archive, or some of its threads.
+DELETE FROM /*schema*/archived_threads
+WHERE archive_id = :archive_id::text AND (:thread_ids::text[] IS NULL OR thread_id = ANY(:thread_ids));
 
 -- name: delete_archive
--- Delete the row of an archive.
-DELETE FROM /*schema*/archives WHERE archive_id = :archive_id::text;
+-- Delete the row of an archive, unless rows name threads of it.
+DELETE FROM /*schema*/archives WHERE archive_id = :archive_id::text AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/archived_threads c WHERE c.archive_id = :archive_id
+);
 
 -- name: reuse_data_keys
 -- Store that rows are encrypted under retired data keys again, so that the next rotation encrypts them under newer

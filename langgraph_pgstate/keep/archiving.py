@@ -374,7 +374,7 @@ async def delete_unused(db: Connection, queries: Queries, archive_id: str) -> No
     key = {"archive_id": archive_id}
     async with db.transaction():
         if await db.fetch(queries.lock_archive, {**key, "deletion_id": None}):
-            await db.execute(queries.delete_archived_threads, key)
+            await db.execute(queries.delete_archived_threads, {**key, "thread_ids": None})
             await db.execute(queries.delete_archive, key)
 
 

@@ -2,7 +2,8 @@
 
 An archive with other threads is written again without the deleted threads, and without decompression. The stubs of the
 others name the new archive before the old one is deleted. If the process is killed, rows name all remaining objects, so
-that the same call can continue.
+that the same call can continue. An archive whose objects are missing, for example because a folder is not mounted, does
+not count as deleted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
-from langgraph_pgstate.errors import ArchiveUnavailableError, ThreadHeldError
+from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ThreadHeldError
 from langgraph_pgstate.keep.archiving import begin_archive, delete_objects, discard, store
 from langgraph_pgstate.keep.objects import Objects, open_objects
 from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, check_pack
@@ -77,24 +78,50 @@ async def copies_of(runner: Runner, queries: Queries, thread_ids: Sequence[str])
 
 
 async def delete_copies(
-    runner: Runner, queries: Queries, copies: Copies, tenant: str | None, by: str | None
+    runner: Runner,
+    queries: Queries,
+    copies: Copies,
+    tenant: str | None,
+    by: str | None,
+    *,
+    missing_ok: bool = False,
 ) -> DeletionReport:
     """Delete threads from one archive, and the stubs that name it. Safe to repeat.
 
     If several calls delete from one archive, only the last to begin continues.
 
+    Args:
+        runner: Runs operations.
+        queries: The queries of the schema.
+        copies: The archive and the threads.
+        tenant: The tenant of the threads; `None` for none.
+        by: Name of the person, for an event.
+        missing_ok: Whether copies in an archive whose objects are missing count as deleted.
+
     Raises:
-        ArchiveError: If the archive is damaged and has other threads. Nothing was deleted.
+        ArchiveError: If objects of the archive are missing, or it is damaged and has other threads. Nothing was
+            deleted.
         ArchiveUnavailableError: If it cannot be reached, or another call has claimed it.
     """
     objects = open_objects(copies.url)
     deletion_id = new_entry_id()
-    await runner.run(claim_archive, queries, copies.archive_id, deletion_id)
+    is_complete = await runner.run(claim_archive, queries, copies.archive_id, deletion_id)
+    names = await runner.wait_for(objects.list, "")
+    is_stored = copies.archive_id + MANIFEST in names and copies.archive_id + PACK in names
+    if is_complete and not is_stored:
+        if not missing_ok:
+            where = f"{copies.url}/{copies.archive_id}{PACK}"
+            raise ArchiveError(
+                where, "or its manifest is missing: pass missing_ok=True (--missing-ok) if it is gone for good"
+            )
+        if copies.others:
+            # Stubs of the others name this archive, which may be found again.
+            threads = await runner.run(end_archive, queries, copies, deletion_id, by)
+            return DeletionReport(threads, len(copies.thread_ids), 1, 0)
     rewritten = 0
-    if copies.others:
+    if copies.others and is_stored:
         found = await _read(runner, objects, copies, tenant)
-        kept = [] if found is None else [one for one in found[0].frames if one in copies.others]
-        if found is not None and kept:
+        if kept := [one for one in found[0].frames if one in copies.others]:
             data, manifest = await runner.compute(found, _repack, *found, kept)
             size = len(data) + len(manifest.dump())
             await runner.run(begin_archive, queries, objects.url, manifest, size, copies.others)
@@ -105,16 +132,14 @@ async def delete_copies(
                 await discard(runner, queries, objects, manifest.archive_id)
                 raise
             rewritten = 1
+    await runner.run(begin_deletion, queries, copies, deletion_id)
     await delete_objects(runner, objects, copies.archive_id)
-    threads = await runner.run(end_archive, queries, copies, deletion_id, by)
+    threads = await runner.run(end_archive, queries, copies, deletion_id, by, is_whole=True)
     return DeletionReport(threads, len(copies.thread_ids), 1, rewritten)
 
 
-async def _read(runner: Runner, objects: Objects, copies: Copies, tenant: str | None) -> tuple[Manifest, bytes] | None:
-    """Return a verified archive, or nothing if it was never completely stored, or is deleted."""
-    names = await runner.wait_for(objects.list, "")
-    if copies.archive_id + MANIFEST not in names or copies.archive_id + PACK not in names:
-        return None
+async def _read(runner: Runner, objects: Objects, copies: Copies, tenant: str | None) -> tuple[Manifest, bytes]:
+    """Return a verified archive."""
     manifest = await read_manifest(runner, objects, copies.archive_id + MANIFEST, tenant, copies.root)
     data = await runner.wait_for(objects.get, copies.archive_id + PACK)
     await runner.compute(data, check_pack, manifest, data, f"{objects.url}/{copies.archive_id}{PACK}")
@@ -141,12 +166,26 @@ def _repack(manifest: Manifest, data: bytes, kept: Sequence[str]) -> tuple[bytes
     )
 
 
-async def claim_archive(db: Connection, queries: Queries, archive_id: str, deletion_id: str) -> None:
+async def claim_archive(db: Connection, queries: Queries, archive_id: str, deletion_id: str) -> bool:
     """Claim an archive for a call that deletes it. One statement; safe to repeat.
 
     Afterwards no thread is archived in it, and an earlier call that deletes it fails.
+
+    Returns:
+        Whether its objects must exist: all were stored, and no call has begun to delete them.
     """
-    await db.execute(queries.claim_archive, {"archive_id": archive_id, "deletion_id": deletion_id})
+    rows = await db.fetch(queries.claim_archive, {"archive_id": archive_id, "deletion_id": deletion_id})
+    return bool(rows and rows[0][0])
+
+
+async def begin_deletion(db: Connection, queries: Queries, copies: Copies, deletion_id: str) -> None:
+    """Store that the objects of a claimed archive are being deleted. One statement; safe to repeat.
+
+    Raises:
+        ArchiveUnavailableError: If another call has claimed or deleted the archive.
+    """
+    if not await db.execute(queries.begin_deletion, {"archive_id": copies.archive_id, "deletion_id": deletion_id}):
+        raise _claimed(copies)
 
 
 async def _lock_claimed(db: Connection, queries: Queries, copies: Copies, deletion_id: str) -> None:
@@ -156,8 +195,12 @@ async def _lock_claimed(db: Connection, queries: Queries, copies: Copies, deleti
         ArchiveUnavailableError: If another call has claimed or deleted it meanwhile.
     """
     if not await db.fetch(queries.lock_archive, {"archive_id": copies.archive_id, "deletion_id": deletion_id}):
-        where = f"{copies.url}/{copies.archive_id}{PACK}"
-        raise ArchiveUnavailableError(where, "is being deleted by another call: repeat this one")
+        raise _claimed(copies)
+
+
+def _claimed(copies: Copies) -> ArchiveUnavailableError:
+    where = f"{copies.url}/{copies.archive_id}{PACK}"
+    return ArchiveUnavailableError(where, "is being deleted by another call: repeat this one")
 
 
 async def move_stubs(
@@ -184,8 +227,18 @@ async def move_stubs(
         await db.execute(queries.complete_archive, {"archive_id": new_archive_id})
 
 
-async def end_archive(db: Connection, queries: Queries, copies: Copies, deletion_id: str, by: str | None) -> int:
-    """Delete the rows of an archive whose objects were deleted, and the stubs of its threads. One transaction.
+async def end_archive(
+    db: Connection, queries: Queries, copies: Copies, deletion_id: str, by: str | None, *, is_whole: bool = False
+) -> int:
+    """Delete the rows of threads of an archive, and their stubs. One transaction.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        copies: The archive and the threads.
+        deletion_id: The call's claim.
+        by: Name of the person, for an event.
+        is_whole: Whether the objects were deleted, so that the rows of other threads are deleted, too.
 
     Returns:
         The number of threads of which neither rows nor copies remain.
@@ -202,6 +255,6 @@ async def end_archive(db: Connection, queries: Queries, copies: Copies, deletion
         for (thread_id,) in await db.fetch(queries.clear_stubs, key):
             await delete_thread(db, queries, thread_id, by=by)
             deleted += 1
-        await db.execute(queries.delete_archived_threads, {"archive_id": archive_id})
+        await db.execute(queries.delete_archived_threads, {**key, "thread_ids": None} if is_whole else key)
         await db.execute(queries.delete_archive, {"archive_id": archive_id})
     return deleted

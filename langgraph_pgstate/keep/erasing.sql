@@ -290,7 +290,7 @@ ORDER BY 1;
 -- leaves: events.payload
 SELECT v.event_id FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text AND v.kind IN ('fork', 'action') AND :other_id::text IN (
-    v.payload #>> '{forked_from,thread_id}', v.payload #>> '{forked_to,thread_id}',
+    v.payload -> 'forked_from' ->> 'thread_id', v.payload -> 'forked_to' ->> 'thread_id',
     v.payload ->> 'source', v.payload ->> 'target'
 )
 ORDER BY v.event_id;
@@ -300,7 +300,7 @@ ORDER BY v.event_id;
 -- leaves: events.payload
 UPDATE /*schema*/events SET payload = (
     SELECT jsonb_object_agg(e.key, CASE
-        WHEN e.key IN ('source', 'target') AND e.value = to_jsonb(:other_id::text) THEN 'null'
+        WHEN e.key IN ('source', 'target') AND payload ->> e.key = :other_id::text THEN 'null'
         WHEN e.key IN ('forked_from', 'forked_to') AND e.value ->> 'thread_id' = :other_id
             THEN e.value || '{"thread_id": null}'
         ELSE e.value

@@ -1274,7 +1274,7 @@ COMMENT ON COLUMN /*schema*/archives.archive_id IS 'its id, part of the names of
 COMMENT ON COLUMN /*schema*/archives.url IS 'folder or bucket of the objects';
 COMMENT ON COLUMN /*schema*/archives.created_at IS 'time the upload began';
 COMMENT ON COLUMN /*schema*/archives.completed_at IS
-    'time its threads were deleted from the database; null: it was not finished, or none could be deleted';
+    'time its threads were deleted from the database; null: it was not finished, none could be deleted, or its objects are being deleted';
 COMMENT ON COLUMN /*schema*/archives.deletion_id IS
     'call that has claimed its deletion; null: none';
 COMMENT ON COLUMN /*schema*/archives.threads IS 'number of threads in it';

@@ -761,6 +761,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.deleting.find_copies": lambda bench: (["t"],),
     "keep.archiving.delete_unused": lambda bench: ("x",),
     "keep.deleting.claim_archive": lambda bench: ("a", "deletion"),
+    "keep.deleting.begin_deletion": lambda bench: (bench.copies(), "deletion"),
     "keep.deleting.move_stubs": lambda bench: (bench.copies(), "deletion", "b", ["t"]),
     "keep.deleting.end_archive": lambda bench: (bench.copies(), "deletion", "eve"),
     "keep.retention.put_policy": lambda bench: (request_policy("p", {"delete_after": timedelta(days=1)}),),

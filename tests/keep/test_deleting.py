@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -101,7 +102,48 @@ def test_a_damaged_archive_with_other_threads_stays(state: PGState, folder: Path
     assert state.archive.delete(["t-one"]).threads == 1
 
 
-@pytest.mark.parametrize("step", ["begin_archive", "store", "move_stubs", "end_archive"])
+@pytest.mark.parametrize("name", ["archive", "*.pack", "*.json"])
+def test_what_is_missing_does_not_count_as_deleted(name: str, state: PGState, folder: Path) -> None:
+    """A folder may not be mounted. The stubs of the others still name the archive."""
+    for thread_id in ("t-one", "t-two", "t-three"):
+        graph = make_rich_thread(state, thread_id)
+    state.archive.put(["t-one", "t-two", "t-three"], to=f"file://{folder}", idle_for=NOW)
+    # Two copies of one thread: in the archive and in the database.
+    state.archive.restore(["t-three"])
+    (found,) = [folder] if name == "archive" else folder.glob(name)
+    away = found.rename(folder.parent / "away")
+    for thread_id in ("t-one", "t-three"):
+        for _ in range(2):
+            with pytest.raises(ArchiveError, match=r"is missing: pass missing_ok=True \(--missing-ok\)"):
+                state.archive.delete([thread_id])
+    assert [one.thread_id for one in state.archive.list().items] == ["t-one", "t-two"]
+    gone = state.archive.delete(["t-one"], missing_ok=True)
+    assert (gone.threads, gone.copies, gone.rewritten) == (1, 1, 0)
+    assert [one.thread_id for one in state.archive.list().items] == ["t-two"]
+    away.rename(found)
+    assert state.archive.restore(["t-two"]).threads == 1
+    assert answer(graph, "t-two")
+    # Nobody else names it, so that it goes.
+    assert state.archive.delete(["t-two", "t-three"]).archives == 1
+    assert not [*folder.iterdir()]
+
+
+def test_an_archive_that_is_gone_for_good_is_forgotten(state: PGState, folder: Path, dsn: str, schema: str) -> None:
+    make_rich_thread(state, "t-one")
+    state.archive.put(["t-one"], to=f"file://{folder}", idle_for=NOW)
+    shutil.rmtree(folder)
+    with pytest.raises(ArchiveError, match="is missing"):
+        state.archive.delete(["t-one"])
+    assert state.archive.delete(["t-one"], missing_ok=True).threads == 1
+    assert state.threads.get("t-one") is None
+    with psycopg.connect(dsn) as connection:
+        for table in ("archives", "archived_threads"):
+            assert connection.execute(f'SELECT count(*) FROM "{schema}".{table}'.encode()).fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    "step", ["begin_archive", "store", "move_stubs", "begin_deletion", "delete_objects", "end_archive"]
+)
 def test_a_call_that_was_stopped_is_gone_on_with(
     step: str, state: PGState, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +153,7 @@ def test_a_call_that_was_stopped_is_gone_on_with(
     states = states_of(graph, "t-two")
     state.archive.put(["t-one", "t-two"], to=f"file://{folder}", idle_for=NOW)
 
-    async def stop(*args: object) -> None:
+    async def stop(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
