@@ -1,1 +1,1 @@
-"""Leases and guards: their API, the leases of this process, and the guards of a saver's writes."""
+"""Leases, each of which gives one process the right to advance a thread, and guards, which refuse unsafe writes."""

@@ -1,4 +1,4 @@
-"""Leases of threads: holding one for a block of code, and listing them."""
+"""Holds the lease of a thread during a block of code, and lists leases."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AsyncLeases:
     Args:
         database: The database.
         queries: The queries of the schema.
-        manager: Renews the leases. Pass the saver's manager, so that its runs write under the held leases.
+        manager: Renews the leases. Pass the saver's manager, so that runs with the saver write under the held leases.
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries, manager: AsyncLeaseManager) -> None:
@@ -51,7 +51,7 @@ class AsyncLeases:
     async def hold(
         self, thread_id: str, *, on_busy: str | None = None, wait_timeout: float | None = None
     ) -> AsyncIterator[Lease]:
-        """Hold a thread's lease for a `with` block. Runs and writes of the block belong to the lease.
+        """Hold a thread's lease during a `with` block. Runs and writes in the block use this lease.
 
         The lease is renewed in the background and released at the end. If the saver has `guard="lease"`, no other
         process or run can write to the thread meanwhile. Without this guard, only callers that also request the lease
@@ -60,7 +60,7 @@ class AsyncLeases:
         Args:
             thread_id: The thread.
             on_busy: What to do if the lease is held: `raise` or `wait`; by default the saver's setting.
-            wait_timeout: Maximum seconds to wait.
+            wait_timeout: Maximum seconds to wait; by default the saver's setting.
 
         Raises:
             LeaseHeldError: If another process or run holds the lease.

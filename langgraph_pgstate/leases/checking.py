@@ -20,14 +20,14 @@ _LOOK_SECONDS: Final = 0.01
 
 
 class LeaseCheck(BaseCallbackHandler):
-    """A callback handler that refuses new work when a lease is lost or its confirmed time is over.
+    """A callback handler that refuses new work when a lease is lost, or was not renewed in time.
 
     On an event loop, the handler then also cancels the tasks of the run's nodes. Code in OS threads cannot be
     cancelled. Such code goes on until it begins a tool, a node or a call of a chat model.
 
     Args:
         held: The lease.
-        root_id: Id of the span whose children are the nodes of the run's graph; `None` for a graph itself.
+        root_id: Id of the span whose children are the nodes of the run's graph; `None` to track the graph's own task.
     """
 
     raise_error = True
@@ -122,8 +122,8 @@ def check_nodes(loop: Any, held: HeldLease) -> LeaseCheck | None:
     handlers = manager.inheritable_handlers
     known = (one for one in handlers if isinstance(one, LeaseCheck) and one.held is held)
     check = next(known, None) or LeaseCheck(held, manager.run_id)
-    # Inserted first, so that no span is recorded for refused work. The callback manager shares this list with its
-    # creator.
+    # The check comes first, so that no span is recorded for refused work. The list is replaced, because the callback
+    # manager shares it with its creator.
     manager.inheritable_handlers = [check, *(one for one in handlers if one is not check)]
     return check
 

@@ -1,8 +1,8 @@
-"""Guards, which refuse a write whose precondition no longer holds, within its own transaction and round trip.
+"""Guards: they refuse a write whose precondition no longer holds, in the write's transaction and round trip.
 
 A guard is one or two statements sent ahead of a write. The first statement locks the rows on which the write depends,
-and waits for concurrent holders. The second statement sees and checks the rows that these holders have committed. If
-the check fails, the whole transaction fails, including the write and the statements of hooks.
+and waits for concurrent transactions that lock them. The second statement checks the rows that those transactions
+committed. If the check fails, the whole transaction fails, including the write and the statements of hooks.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Guard:
         """Return the statements to send ahead of a checkpoint."""
         is_first = self.head and parent is None
         held_id = parent.checkpoint_id if self.head and parent is not None else None
-        # Without a parent, the thread's row is the only one to lock.
+        # Without a parent, the thread's row is the only row to lock.
         found = self._hold(queries, address, held_id, makes_thread=is_first or (self.thread and parent is None))
         if is_first:
             found.append((queries.check_empty, {**_key(address), "own_id": address.checkpoint_id}))
@@ -95,7 +95,7 @@ class Guard:
         if makes_thread or self.makes_thread:
             found.append((queries.make_thread, key))
             if self.thread:
-                # This error is more specific than the lease's: the lease was deleted with the thread.
+                # This check comes first: its error is more specific than that of a lease deleted with the thread.
                 found.append((queries.check_deleted, key))
         if self.thread or self.fencing_token is not None or held_id is not None:
             parameters = {
@@ -114,7 +114,7 @@ class Guard:
         return found
 
     def with_thread(self) -> Guard:
-        """Return this guard with creation of the thread's row."""
+        """Return a copy of this guard that also creates the thread's row."""
         return replace(self, makes_thread=True)
 
     def broken(self, error: BaseException, address: Address, parent_id: str | None) -> PGStateError | None:
@@ -181,7 +181,7 @@ def is_explicit_fork(config: Mapping[str, Any], source: Any) -> bool:
     if names_past(config):
         return True
     configurable = configurable_of(config)
-    # Without a parent, a put forks if it copies a first checkpoint, or if its subgraph began after the replayed one.
+    # Without a parent, a put forks if it copies a first checkpoint, or if its subgraph begins after a replayed one.
     return not configurable.get("checkpoint_id") and (source == "fork" or configurable.get(REPLAY_STATE) is not None)
 
 
@@ -210,7 +210,9 @@ async def has_child(db: Connection, queries: Queries, address: Address) -> bool:
 
 
 async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seconds: float) -> None:
-    """Store a tombstone for a thread before its deletion, and wait for its holders. Call this in a transaction.
+    """Store a tombstone for a thread before its deletion, so that late writes are refused. Wait for writes in progress.
+
+    Call this in a transaction.
 
     Args:
         db: The connection.
@@ -228,7 +230,7 @@ async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seco
 
 
 async def refuse_deleted(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Raise if a thread was deleted and not revived. One round trip.
+    """Raise if a thread was deleted, and not revived by `revive_thread`. One round trip.
 
     Raises:
         ThreadDeletedError: If the thread has a tombstone.

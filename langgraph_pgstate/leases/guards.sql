@@ -1,5 +1,5 @@
 -- name: make_thread
--- Lock a thread's row until the transaction ends, inserting it if it is missing; an existing row is not changed.
+-- Insert a thread's row if it is missing, and lock the row until the transaction ends. An existing row is not changed.
 INSERT INTO /*schema*/threads (thread_id) VALUES (:thread_id::text)
 ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE false;
 
@@ -30,14 +30,13 @@ SELECT ('pgstate-guard:' || reason || ';')::integer FROM (
 WHERE reason IS NOT NULL;
 
 -- name: check_deleted
--- Fail if a thread was deleted and not revived. Runs after `hold_for_write`, because only the next statement sees rows
--- committed during its wait.
+-- Fail if a thread was deleted and not revived. Runs after `hold_for_write`: rows that were committed while that
+-- statement waited are visible only to the next statement.
 SELECT ('pgstate-guard:deleted:' || extract(epoch FROM deleted_at) || ';')::integer
 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now();
 
 -- name: check_head
--- Fail if a checkpoint has children other than the given child. Runs after `hold_for_write`, because only the next
--- statement sees rows committed during its wait.
+-- Fail if a checkpoint has children other than the given child. Runs after `hold_for_write`, as `check_deleted` does.
 SELECT ('pgstate-guard:head:' || checkpoint_id || ';')::integer
 FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND parent_checkpoint_id = :held_id::text

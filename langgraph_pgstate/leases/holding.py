@@ -1,4 +1,4 @@
-"""Leases: taking, renewing and releasing them. Rows with compare-and-swap, by the database's clock."""
+"""Takes, renews and releases leases, by compare-and-swap of their rows and by the database's clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def take(
         thread_id: The thread.
         holder_id: The holder; a new id for each lease.
         ttl: Seconds until the lease expires, unless it is renewed.
-        free_tokens: Leases that may be taken over before they expire, because their holders are gone.
+        free_tokens: Fencing tokens of leases that may be taken before they expire, because their holders are gone.
 
     Raises:
         LeaseHeldError: If another holder has the lease. The error has that lease's `fencing_token`.
@@ -53,7 +53,7 @@ async def renew(
         db: The connection.
         queries: The queries of the schema.
         leases: Thread and fencing token of each lease.
-        ttl: Seconds.
+        ttl: Duration in seconds.
 
     Returns:
         The renewed leases; the others were lost.
@@ -74,8 +74,8 @@ async def release(
         db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
-        fencing_token: The lease's number, if it is known.
-        holder_id: The holder that may have taken the lease, if it is unknown whether it did.
+        fencing_token: The lease's fencing token, if it is known.
+        holder_id: The holder, if it is unknown whether it took the lease.
 
     Returns:
         Whether the lease was still held.

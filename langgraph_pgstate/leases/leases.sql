@@ -1,7 +1,7 @@
 -- name: take_lease
 -- Take a thread's lease if it is free, has expired, or is one of the given leases. Return whether it was taken, its
--- holder, and the holder's run if checkpoints or the record name the run. A lease's number is the current time, so that
--- no number is used twice, even if a crash of the server undid a lease.
+-- holder, and the holder's run if checkpoints or `runs` name it. The fencing token is the current time, so that no
+-- token is used twice, even if a crash of the server undid a lease.
 WITH term AS MATERIALIZED (
     SELECT (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
         now() + make_interval(secs => :ttl::double precision)
@@ -13,7 +13,7 @@ WITH term AS MATERIALIZED (
     SELECT :thread_id, :holder_id::text, t.* FROM term t
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- If the same holder takes the lease again, for example after a lost response, the number stays the same.
+        -- If the same holder takes the lease again, for example after a lost response, the token stays the same.
         fencing_token = CASE WHEN stored.holder_id = excluded.holder_id THEN stored.fencing_token
             ELSE greatest(stored.fencing_token + 1, excluded.fencing_token) END,
         acquired_at = excluded.acquired_at,
@@ -31,7 +31,7 @@ SELECT false, NULL, l.holder_id, l.fencing_token, l.acquired_at, l.renewed_at, l
         WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.created_at >= l.acquired_at
         ORDER BY c.checkpoint_id DESC LIMIT 1
     ), (
-        -- The records of the holder's run may arrive a moment later.
+        -- The row of the holder's run may be stored a moment after the lease is taken.
         SELECT r.run_id FROM /*schema*/runs r
         WHERE r.thread_id = :thread_id AND r.status = 'running' AND starts_with(l.holder_id, r.holder_id || ':')
         ORDER BY r.started_at DESC LIMIT 1
@@ -60,8 +60,8 @@ WHERE leases.thread_id = mine.thread_id AND leases.fencing_token = mine.fencing_
 RETURNING leases.thread_id, leases.fencing_token;
 
 -- name: release_lease
--- Release a lease, given its number or its holder. The number is kept, so that the next lease has a higher number.
--- Affects no row if the lease was lost.
+-- Release a lease, given its fencing token or its holder. The row keeps the token, so that the next lease has a higher
+-- token. Affects no row if the lease was lost.
 UPDATE /*schema*/leases SET holder_id = NULL, expires_at = now()
 WHERE thread_id = :thread_id AND (fencing_token = :fencing_token::bigint OR holder_id = :holder_id::text);
 

@@ -38,10 +38,10 @@ _log = logging.getLogger("langgraph_pgstate.leases")
 
 
 class LeaseManager(LeaseTaker):
-    """The leases of blocking runs. A thread renews them.
+    """The leases of a saver's blocking runs. A thread renews them.
 
     Args:
-        database: The database. Not a connection in a caller's transaction, because leases are renewed concurrently.
+        database: The database. It must not be a connection in a caller's transaction, because a thread renews leases.
         queries: The queries of its schema.
         settings: Duration of leases and of waits for them.
     """
@@ -72,7 +72,7 @@ class LeaseManager(LeaseTaker):
             return
         held = self._take(thread_id, run, True, self._deadline(None, None), call_site)
         check = self._follow(held, run, call_site)
-        # LangGraph's own callbacks are added after this one, so this one is called last.
+        # LangGraph adds its own callbacks after this callback, so this callback is called last.
         if isinstance(call_site.exits, ExitStack):
             call_site.exits.callback(self._end, held)
         elif call_site.exits is not None:

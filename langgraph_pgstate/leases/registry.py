@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("langgraph_pgstate.leases")
 
-# Seconds to wait for a run whose task has left it. An event loop closes an abandoned generator with a delay.
+# Seconds to wait for the end of a run whose stream was abandoned. An event loop closes its generator with a delay.
 CLOSING_SECONDS: Final = 1.0
 # Seconds between checks for runs that ended without a callback.
 _LOOK_SECONDS: Final = 0.5
@@ -66,7 +66,7 @@ class HeldLease:
         run: The run that has taken the lease; `None` for a block of code.
         starter: The task or OS thread that started the run. It may have ended while another task reads the run's
             stream.
-        loop: The run's loop, if it is known.
+        loop: LangGraph's loop of the run, if it is known.
         asked_at: Time at which the last renewal was requested, by `lease_clock`.
         read_at: Time at which the run's state was read.
         has_ended: Whether the run or block has ended. The lease is then released and not renewed. Late writes of the
@@ -149,7 +149,7 @@ class HeldLease:
         return self
 
     def check_confirmed(self) -> None:
-        """Check that code of the run may begin work now. A lease whose confirmed time is over counts as lost.
+        """Check that code of the run may begin work now. After `confirmed_until`, the lease counts as lost.
 
         Raises:
             LeaseLostError: If the lease was lost before the run ended.
@@ -161,7 +161,7 @@ class HeldLease:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the confirmed time is not over yet. Also true after the run has ended, which needs no lease."""
+        """Whether `confirmed_until` is in the future. Also true after the run has ended: then no lease is needed."""
         return self.has_ended or lease_clock() < self.confirmed_until
 
     def confirm(self, asked_at: float, ttl: float) -> None:
@@ -272,7 +272,7 @@ class LeaseRegistry:
             return run
 
     def _find(self, thread_id: str, run: Run | None) -> HeldLease | None:
-        """Return the lease under which a run or the enclosing block may write to a thread. It may have ended."""
+        """Return the lease under which a run or the enclosing block may write to a thread. The run may have ended."""
         held = None if run is None else run.leases.get(thread_id)
         if held is not None and not held.has_ended:
             return held.check()
@@ -448,7 +448,7 @@ class LeaseRegistry:
 
     @contextmanager
     def hold_claimed(self, held: HeldLease) -> Iterator[None]:
-        """Use a lease that the caller has taken for the runs of a block. The caller renews and releases the lease.
+        """Use a lease that the caller, a worker, has taken for the runs of a block. The caller renews and releases it.
 
         If the lease is marked as lost, further writes fail without a round trip. After the block, late writes are
         accepted until another process or run takes the lease.

@@ -31,7 +31,7 @@ _log = logging.getLogger("langgraph_pgstate.leases")
 
 
 class LeaseTaker(LeaseRegistry):
-    """A registry of leases that takes, renews and releases them. Its coroutines await only the runner.
+    """A registry that also takes, renews and releases leases: the base of both managers. It awaits only the runner.
 
     Args:
         runner: The database.
@@ -61,7 +61,7 @@ class LeaseTaker(LeaseRegistry):
     async def _take_lease(
         self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, call_site: CallSite
     ) -> HeldLease:
-        """Take a lease. While it is held, try again until the deadline."""
+        """Take a lease. While another holder has the lease, try again until the deadline."""
         since = time.monotonic()
         holder = run.holder_id if run is not None else next_holder()
         dead: list[int] = []

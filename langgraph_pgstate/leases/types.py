@@ -14,7 +14,7 @@ class Lease:
         thread_id: The thread.
         holder_id: The holder: host, boot id, process id namespace, process id, process start time, and a number within
             the process.
-        fencing_token: The lease's number. Every later lease of the thread has a higher number.
+        fencing_token: Number of the lease. Every later lease of the thread has a higher number.
         acquired_at: Start of the lease, by the database's clock.
         renewed_at: Time of the last renewal.
         expires_at: End of the lease, unless it is renewed.

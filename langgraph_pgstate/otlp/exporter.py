@@ -44,11 +44,11 @@ _MOST_SECONDS: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of a request.
+    """The outcome of a request to a collector.
 
     Attributes:
         is_taken: Whether the collector has accepted the spans.
-        is_refused: Whether the collector refuses some of the spans for ever.
+        is_refused: Whether the collector refuses some of the spans, so that sending them again is useless.
         reason: Why the spans were not accepted.
         retry_after: Seconds that the collector asks to wait.
     """
@@ -83,7 +83,7 @@ def without_credentials(url: str) -> str:
 
 
 class Collector:
-    """A collector, addressed over HTTP. Headers, certificates and compression are those of `OTEL_EXPORTER_OTLP_*`.
+    """A collector, over HTTP. `OTEL_EXPORTER_OTLP_*` sets headers, certificates and compression of the requests.
 
     Args:
         endpoint: Address of the collector, with the path.
@@ -143,7 +143,7 @@ _POLL_SECONDS: Final = 1.0
 _STANDBY_SECONDS: Final = 5.0
 _MOST_PAUSE_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 5.0
-# With content, a span may have some kilobytes, or more with `RecorderSettings.limit`.
+# Maximum number of spans in a request. With content, a span may have several kilobytes (see `RecorderSettings.limit`).
 _BATCH: Final = 512
 _CONTENT_BATCH: Final = 64
 _NEVER: Final = float("-inf")
@@ -230,7 +230,7 @@ class SpanExporter:
         self._collector.close()
 
     def export(self) -> int:
-        """Export waiting spans, and return their number. With `since`, export spans of runs since then again.
+        """Export waiting spans, and return their number. With `since`, repeat the export of all runs since that time.
 
         Raises:
             ConfigurationError: If another process exports.
@@ -312,7 +312,7 @@ class SpanExporter:
         )
 
     def _hold(self, database: Database) -> bool:
-        """Become or stay the exporting process. Return whether no process exported before."""
+        """Become or stay the exporting process. Return whether the schema had no exporter before."""
         now = time.monotonic()
         if now < self._held_until - _LEASE_SECONDS + _RENEW_SECONDS:
             return False
@@ -368,7 +368,7 @@ class SpanExporter:
         return sent
 
     def _convert(self, span: exports.EndedSpan) -> ReadableSpan | None:
-        """Return a span of OpenTelemetry; `None` if it is not exported.
+        """Convert a recorded span to a span of OpenTelemetry. Return `None` if it is not exported.
 
         Errors are logged, so that a span that cannot be converted does not delay other spans.
         """

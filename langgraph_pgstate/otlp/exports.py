@@ -65,7 +65,7 @@ class EndedSpan(NamedTuple):
         semconv_version: Version of the names of the attributes.
         tenant_id: Tenant of the run.
         user_id: User of the run.
-        traceparent: The caller's span, if the run belongs to its trace.
+        traceparent: The caller's span, if the run belongs to the caller's trace.
         error_message: Content: as in `Span`.
         input: Content: as in `Span`; for the root of an attempt, the run's input.
         output: Content: as in `Span`; for the root of an attempt, the run's output.
@@ -115,7 +115,7 @@ async def hold(db: Connection, queries: Queries, holder_id: str, endpoint: str, 
 
 
 async def release(db: Connection, queries: Queries, holder_id: str) -> None:
-    """Release the export, so that another process can take over at once. One statement; safe to repeat."""
+    """Stop being the exporting process, so that another one can take over at once. One statement; safe to repeat."""
     await db.execute(queries.release_exporter, {"holder_id": holder_id})
 
 
@@ -173,7 +173,7 @@ async def read_spans(
 
 
 def _with_content(row: Sequence[Any]) -> list[Any]:
-    """Return a row with one input and one output. A root without its own gets the input or output of its run."""
+    """Return a row with one input and one output. A root span without input or output gets that of its run."""
     *rest, own_input, own_output, given, returned = row
     return [*rest, given if own_input is None else own_input, returned if own_output is None else own_output]
 
@@ -188,7 +188,7 @@ async def confirm(db: Connection, queries: Queries, exports: Sequence[Export]) -
 
 
 async def forget(db: Connection, queries: Queries) -> None:
-    """Remove exporters that have not run for a week, so that no more spans are queued. Then remove the queued spans.
+    """Remove exporters that have not run for a week. If no exporter is left, no spans are queued; empty the queue then.
 
     Several small transactions; safe to repeat.
     """

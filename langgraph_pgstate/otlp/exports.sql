@@ -8,7 +8,7 @@ WHERE held.holder_id = excluded.holder_id OR held.expires_at < excluded.created_
 RETURNING created_at = now();
 
 -- name: release_exporter
--- Release the export, so that another process can take over.
+-- Stop being the exporting process, so that another process can take over.
 UPDATE /*schema*/exporters SET expires_at = now() WHERE name = 'otlp' AND holder_id = :holder_id::text;
 
 -- name: queue_runs

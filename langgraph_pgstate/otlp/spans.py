@@ -113,7 +113,7 @@ def is_exported(span: EndedSpan) -> bool:
 
 
 def convert(span: EndedSpan, resource: Resource, version: str) -> ReadableSpan:
-    """Return a span of OpenTelemetry.
+    """Convert a recorded span to a span of OpenTelemetry.
 
     Args:
         span: The recorded span.

@@ -18,11 +18,11 @@ ANALYTICS_KEYS: Final = ("agent", "release", "tenant", "user", "day")
 
 
 class AnalyticsRequest(NamedTuple):
-    """A validated request for analytics.
+    """The checked arguments of `analyze`.
 
     Attributes:
         by: Keys by which runs are grouped.
-        parameters: The query parameters; their `by` groups feedback.
+        parameters: The query parameters. Their `by` keeps only the keys by which feedback can be grouped.
     """
 
     by: list[str]
@@ -39,14 +39,14 @@ def request_analytics(
     tenant_id: str | None,
     scope: Scope | None,
 ) -> AnalyticsRequest:
-    """Validate a request for analytics.
+    """Check the arguments of `analyze`, and return them with its query parameters.
 
     Raises:
         ConfigurationError: If a key is not in `ANALYTICS_KEYS`, or another argument is invalid.
     """
     keys = [by] if isinstance(by, str) else list(by)
     if unknown := [key for key in keys if key not in ANALYTICS_KEYS]:
-        raise ConfigurationError(f"runs cannot be grouped by {unknown[0]!r}: use {', '.join(ANALYTICS_KEYS)}")
+        raise ConfigurationError(f"by must be one or several of {', '.join(ANALYTICS_KEYS)}, got {unknown[0]!r}")
     common = [key for key in keys if key in FEEDBACK_KEYS]
     average = average_feedback(common, since, until, limit, agent, user_id, tenant_id, scope)
     return AnalyticsRequest(keys, average.parameters)

@@ -1,6 +1,6 @@
 -- name: count_threads_by_status
 -- Return the number and mean duration of threads that were active in a period, by agent and status, in descending order
--- of the number. Reads a maximum number of the newest threads. The last column is the number of read threads.
+-- of the number. Reads at most `:most` of the newest threads. The last column is the number of threads that were read.
 -- matches: threads.metadata from scope
 SELECT t.agent, t.status, count(*), avg(extract(epoch FROM t.updated_at - t.created_at))::double precision,
     max(t.updated_at), (sum(count(*)) OVER ())::bigint
@@ -19,9 +19,9 @@ ORDER BY 3 DESC, 1, 2
 LIMIT :page_size;
 
 -- name: measure_runs
--- Return outcomes, durations, supersteps, tokens and cost of runs that began in a period, by the keys that `by` names,
--- those with the most runs first. Reads a maximum number of the newest runs. The last column is the number of read
--- runs.
+-- Return outcomes, durations, supersteps, tokens and cost of runs that began in a period, grouped by the keys in `:by`,
+-- the largest group first. Reads at most `:most` of the newest runs. The last column is the number of runs that were
+-- read.
 SELECT
     CASE WHEN 'agent' = ANY(:by::text[]) THEN r.agent END,
     CASE WHEN 'release' = ANY(:by) THEN r.release END,
@@ -58,7 +58,7 @@ ORDER BY 6 DESC, 1, 2, 3, 4, 5
 LIMIT :page_size;
 
 -- name: measure_runs_with_scope
--- Return the columns of `measure_runs` for threads that a caller may see. Reads the most recently updated threads.
+-- Return the columns of `measure_runs` for threads that a caller may see: at most `:most`, the last updated ones.
 -- matches: threads.metadata from scope
 SELECT
     CASE WHEN 'agent' = ANY(:by::text[]) THEN r.agent END,

@@ -1,4 +1,7 @@
-"""The audit of events: verification and export of their chains."""
+"""The audit of events: verification and export of their chains.
+
+In the chain of a thread, the hash of each entry is computed from the entry before it and from one event.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ _DIGITS: Final = "0123456789abcdef"
 
 
 class _Entry(NamedTuple):
-    """An entry of a chain, with its event as it is stored now."""
+    """An entry of a chain, with its event as it is stored now.
+
+    An entry without a salt (`is_sealed` is false) is released: its event was deleted or redacted.
+    """
 
     number: int
     event_id: str
@@ -107,7 +113,7 @@ class _Check:
             self.hash = hashlib.sha256(str(self.chain[0]).encode()).digest()
 
     def read(self, entry: _Entry) -> None:
-        """Compare the next entry with the one before it and with its event."""
+        """Compare the next entry with the entry before it, and with the event of the entry."""
         where = f"event {entry.event_id}, entry {entry.number}"
         if entry.number != self.number + 1:
             self.problem(where, f"{entry.number - self.number - 1} entries before it were removed")
@@ -126,7 +132,7 @@ class _Check:
             self._explained += [(first, last) for first, last in entry.payload.get("entries", ())]
 
     def end(self) -> None:
-        """Compare the last entry with the chain's head, and released entries with the events that explain them."""
+        """Compare the last entry with the chain's head. Report each released entry that no event explains."""
         if self.chain is None:
             if self.number:
                 self.problem("the chain", "its head was removed")
@@ -147,7 +153,7 @@ class _Check:
 
 
 async def export_page(db: Connection, queries: Queries, thread_id: str, after: int) -> tuple[list[bytes], int | None]:
-    """Return a page of a thread's entries as JSON lines, and the number of the last one; `None` at the end."""
+    """Return a page of a thread's entries as JSON lines, and the number of its last entry: `None` on the last page."""
     key = {"thread_id": thread_id}
     chains = await db.fetch(queries.get_chain, key)
     rows = await db.fetch(queries.read_chain, {**key, "cursor_number": after, "page_size": _PAGE})
@@ -208,11 +214,11 @@ def _exported(line: bytes | str) -> dict[str, Any]:
             raise ValueError(number)
         return {**found, "thread_id": thread_id_of(found["thread_id"]), "chain_id": identifier("id", found["chain_id"])}
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{line[:80]!r} is not a line of an export of the audit") from error
+        raise ConfigurationError(f"exported must be lines that `export` returned, got {line[:80]!r}") from error
 
 
 async def adopt_thread(db: Connection, queries: Queries, thread_id: str, by: str) -> int:
-    """Append the events of a thread that are in no chain, and record who did so. One transaction."""
+    """Append a thread's events that are in no chain to its chain, and record who did so. One transaction."""
     async with db.transaction():
         await db.execute(queries.open_chains, {"thread_ids": [thread_id]})
         count = await event_chains.adopt(db, queries, thread_id)
@@ -222,7 +228,7 @@ async def adopt_thread(db: Connection, queries: Queries, thread_id: str, by: str
 
 
 class AsyncAudit:
-    """The audit of events, whose chained hashes show what was removed, changed or inserted.
+    """The audit of events, `state.audit`. Hashes in chains show which events were removed, changed or inserted.
 
     Args:
         database: The database.
@@ -234,14 +240,14 @@ class AsyncAudit:
         self._queries = queries
 
     async def verify(self, thread_id: str | None = None, *, exported: Iterable[bytes | str] = ()) -> AuditReport:
-        """Verify chains of events. Report events that were removed or changed, or inserted by another program.
+        """Verify chains of events. Report removed and changed events, and events that another program inserted.
 
         A role that may write to the tables can rewrite a whole chain, or delete its last entries and its head. Only a
         comparison with an earlier export finds that. Each thread is read in one snapshot. Nothing is written.
 
         Args:
             thread_id: Only this thread.
-            exported: Lines of an earlier `export`, which must still be in the chains.
+            exported: Lines of an earlier `export`. Lines that are no longer in the chains are reported.
 
         Raises:
             ConfigurationError: If events are not chained, or a line is not from an export.
@@ -263,10 +269,12 @@ class AsyncAudit:
         return report
 
     async def adopt(self, by: str, thread_id: str | None = None) -> int:
-        """Append events that are in no chain, such as those from before the audit, and return their number.
+        """Append events that are in no chain to the chains of their threads, and return the number of these events.
+
+        Use it for events that were stored before `setup(audit=True)`.
 
         Args:
-            by: Name of the person who declares the events genuine. It is recorded in an event of each thread.
+            by: Name of the person who declares the events genuine. The name is recorded in an event of each thread.
             thread_id: Only this thread.
 
         Raises:

@@ -3,8 +3,8 @@
 SELECT c.chain_id, c.number, c.hash FROM /*schema*/event_chains c WHERE c.thread_id = :thread_id::text;
 
 -- name: read_chain
--- Return a page of a thread's chain in order: each entry, the current digest of its event, and the event, or null if it
--- was deleted. Without the salt, the current digest cannot be computed.
+-- Return a page of a thread's chain in order: each entry, the digest of its event as stored now, and the event. The
+-- event is null if it was deleted. The digest is null if the event or the entry's salt was deleted.
 -- leaves: events.payload
 SELECT h.number, h.event_id, h.salt IS NOT NULL, h.digest, h.hash,
     sha256(h.salt || convert_to(jsonb_build_array(
@@ -18,7 +18,7 @@ WHERE h.thread_id = :thread_id AND h.number > :cursor_number::bigint
 ORDER BY h.number LIMIT :page_size;
 
 -- name: list_audited_threads
--- Return a page of threads that have events, a chain, or entries of one, in order.
+-- Return a page of threads that have events, a chain, or entries of a chain, in order.
 (SELECT DISTINCT v.thread_id FROM /*schema*/events v WHERE v.thread_id > :cursor_id::text
     ORDER BY v.thread_id LIMIT :page_size)
 UNION
@@ -41,8 +41,8 @@ WHERE v.thread_id = :thread_id AND NOT EXISTS (
 ORDER BY v.event_id LIMIT :page_size;
 
 -- name: find_exported
--- Return for exported entries, given as parallel arrays, their position, the current hash of the entry, and the end of
--- the chain.
+-- For exported entries, given as parallel arrays, return the position in the arrays, the entry's current hash, and the
+-- end of the chain.
 SELECT g.place, (
         SELECT h.hash FROM /*schema*/event_chains c
             JOIN /*schema*/event_hashes h ON h.thread_id = c.thread_id AND h.number = g.number

@@ -20,11 +20,11 @@ _MILLION: Final = Decimal(1_000_000)
 
 
 class Owner(NamedTuple):
-    """A tenant, a user, an agent or a key.
+    """A tenant, a user, an agent, or the key with which runs were enqueued. An owner may have a budget.
 
     Attributes:
         scope: `tenant`, `user`, `agent` or `key`.
-        name: The name.
+        name: Name of the tenant, user, agent or key.
     """
 
     scope: str
@@ -64,7 +64,7 @@ def request_budget(amount: Decimal | float | str | None, **owner: str | None) ->
     except InvalidOperation:
         exact = Decimal("NaN")
     if exact is not None and not (exact.is_finite() and exact >= 0):
-        raise ConfigurationError(f"a budget must be an amount of 0 or more, not {amount!r}")
+        raise ConfigurationError(f"amount must be a number of 0 or more, got {amount!r}")
     return {"scope": scope, "name": name, "amount": None if exact is None else str(exact)}
 
 
@@ -93,7 +93,7 @@ async def read_spending(
     Args:
         db: The connection.
         queries: The queries of the schema.
-        owners: The owners.
+        owners: Owners whose budgets are returned.
         counted: Returns the ids of spans to leave out. Called right before the statement is sent.
     """
     given = [*owners]
@@ -110,7 +110,7 @@ async def read_spending(
 def cost_of(
     prices: Sequence[Price], model: str | None, provider: str | None, tokens: dict[str, int | None], at: float
 ) -> Decimal:
-    """Return the cost of a model call, as `put_spans` computes it; 0 without a price.
+    """Return the cost of a model call, as the query `put_spans` computes it; 0 if the model has no price.
 
     Args:
         prices: All prices.
@@ -160,7 +160,7 @@ async def gather_costs(db: Connection, queries: Queries, thread_id: str) -> bool
 
 
 async def keep_costs(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str] | None = None) -> None:
-    """Store today's costs of a thread's model calls. Call it in the transaction that deletes the calls, before that.
+    """Store today's costs of a thread's model calls. Call it first in the transaction that deletes the calls.
 
     Args:
         db: The connection.

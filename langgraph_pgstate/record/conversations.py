@@ -1,7 +1,7 @@
 """Comparison of recorded conversations with checkpoint states, and backfill of missing messages.
 
-A conversation is the sum of the rows of `messages` along a branch. Both sides are read a page of checkpoints at a time,
-parents first. Each message of the states is decoded once for all checkpoints that have it.
+A conversation is the sum of the rows of `messages` along a branch. Rows and states are read for a page of checkpoints
+at a time, parents first. Each message of the states is decoded once for all checkpoints that have it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, th
     checkpoints without a value of a DeltaChannel.
 
     Returns:
-        The checkpoints whose conversation differs from their state. The first ten are named.
+        A problem for each checkpoint whose conversation differs from its state: at most ten, then one for all others.
     """
     key = {"thread_id": thread_id}
     async with db.transaction():
@@ -76,10 +76,10 @@ async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, th
 
 
 async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> BackfillReport:
-    """Record messages of a thread's checkpoints that the record lacks, and the status of a thread without runs.
+    """Add rows of `messages` that are missing for a thread's checkpoints. Set the status of a thread without runs.
 
-    Each page is a transaction. Recorded rows are kept, so the call is safe to repeat and continues after an
-    interruption. Runs may append to the thread and a prune may run meanwhile. Memory holds one page's messages.
+    Each page of checkpoints is a transaction. Existing rows are kept, so the call is safe to repeat and continues after
+    an interruption. Runs may append to the thread and a prune may run meanwhile. Memory holds one page's messages.
 
     Args:
         db: The connection.
@@ -88,7 +88,7 @@ async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, t
         thread_id: The thread.
 
     Returns:
-        The recorded rows. Checkpoints that cannot be decoded are reported.
+        The number of added rows, and the checkpoints that cannot be decoded.
     """
     report = BackfillReport(threads=1)
     await journal.write(db, queries, [thread_id])
@@ -301,7 +301,7 @@ class _Comparison:
         return said
 
     async def _fill_written(self, row: _Row, known: _Known, now: _Known, recorded: set[str]) -> None:
-        """Record messages from the preceding superstep's writes to DeltaChannels whose value the checkpoint lacks."""
+        """Record messages of DeltaChannels without a value in the checkpoint, from the preceding superstep's writes."""
         noted = [
             {
                 **self._address(row.id)._asdict(),

@@ -1,4 +1,4 @@
-"""Search for the runs of dead processes, and their end."""
+"""Finds the runs of dead processes, and ends them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from langgraph_pgstate.schema.queries import Queries
 _PAGE = 500
 
 RunningRun = tuple[str, str, str | None, bool]
-"""A running run: thread id, run id, holder id, and whether the holder's liveness has expired."""
+"""A running run: thread id, run id, id of its process (`holder_id`), and whether its `alive_until` has passed."""
 
 
 async def find_running(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> list[RunningRun]:
@@ -20,17 +20,17 @@ async def find_running(db: Connection, queries: Queries, thread_ids: Sequence[st
 
 
 async def list_running(db: Connection, queries: Queries, after: tuple[str, str] = ("", "")) -> list[RunningRun]:
-    """Return a page of all running runs after a key; empty at the end."""
+    """Return the next page of all running runs, after a thread id and run id. The page is empty at the end."""
     parameters = {"cursor_thread_id": after[0], "cursor_run_id": after[1], "page_size": _PAGE}
     return [(*row,) for row in await db.fetch(queries.list_running, parameters)]
 
 
 def choose_dead(running: Sequence[RunningRun], is_dead: Callable[[str], bool]) -> dict[str, list[RunningRun]]:
-    """Return the runs whose process has died, by thread. Their last field is true if `is_dead` says so.
+    """Return the runs whose process has died, by thread. The last field of a run is the result of `is_dead`.
 
     Args:
         running: Running runs.
-        is_dead: Returns whether a holder is known to be dead.
+        is_dead: Returns whether the process with a holder id is known to be dead.
     """
     dead: dict[str, list[RunningRun]] = {}
     for thread_id, run_id, holder_id, has_expired in running:
@@ -43,7 +43,7 @@ def choose_dead(running: Sequence[RunningRun], is_dead: Callable[[str], bool]) -
 async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Sequence[RunningRun]) -> list[str]:
     """End the runs of dead processes and their spans as `error`, type `ProcessDied`. One transaction; safe to repeat.
 
-    A run whose process has renewed its liveness meanwhile is left running.
+    A run whose process has renewed `alive_until` meanwhile is left running.
 
     Returns:
         The runs that were still running.

@@ -5,7 +5,7 @@ SELECT thread_id, run_id, holder_id, coalesce(alive_until < now(), true)
 FROM /*schema*/runs WHERE thread_id = ANY(:thread_ids::text[]) AND status = 'running';
 
 -- name: list_running
--- Return a page of all running runs, by key.
+-- Return a page of all running runs, by thread id and run id.
 SELECT thread_id, run_id, holder_id, coalesce(alive_until < now(), true)
 FROM /*schema*/runs
 WHERE status = 'running' AND (thread_id, run_id) > (:cursor_thread_id::text, :cursor_run_id::text)
@@ -26,7 +26,7 @@ WITH dead AS (
         AND coalesce(runs.holder_id, '') = given.holder_id AND runs.status = 'running' AND runs.queue IS NULL
         AND (runs.run_id = ANY(:known_dead::text[]) OR (runs.alive_until < now()) IS NOT FALSE)
         AND NOT EXISTS (
-            -- The end is in the journal, but not in the tables yet.
+            -- The end of the run is in the journal, but not in the tables yet.
             SELECT 1 FROM /*schema*/journal j
             WHERE j.thread_id = :thread_id AND j.run_id = runs.run_id AND j.is_alone
         )

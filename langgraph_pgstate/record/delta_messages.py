@@ -1,10 +1,11 @@
 """Writes of a superstep to a DeltaChannel, converted to changes of its messages.
 
-Most checkpoints hold no value of a DeltaChannel. LangGraph rebuilds it from the writes of the superstep's tasks, which
-are stored under the checkpoint's parent before the checkpoint, even if the process that stored them has died. So a put
-only records that there were writes, and this module reads them, maybe in a process without the graph. It applies them
-as a reducer of messages does: by id, a message appends or replaces, a `RemoveMessage` removes. Where reducers differ,
-the put records the rules of the channel's reducer (`MessageRules`). The next snapshot records its other effects.
+Most checkpoints hold no value of a DeltaChannel. LangGraph rebuilds the value from the writes of the superstep's tasks.
+These writes are stored before the checkpoint, under its parent. So a put only records that there were writes. This
+module reads the writes later, maybe in a process without the graph. It applies them as a reducer of messages does: a
+message with a new id is appended, a message with a known id replaces the earlier one, a `RemoveMessage` removes one.
+Where reducers differ, the put records the rules of the channel's reducer (`MessageRules`). Other effects of a reducer
+are recorded with the channel's next snapshot.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from langgraph_pgstate.schema.queries import Queries
 
 _log = logging.getLogger("langgraph_pgstate.record")
 
-# Texts that each change of kind `WRITTEN` has.
+# Keys of a change of kind `WRITTEN` whose values are strings.
 _TEXTS: Final = ("thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "channel")
 
 Place = tuple[str, str]
@@ -40,7 +41,8 @@ Place = tuple[str, str]
 async def resolve_written(
     db: Connection, queries: Queries, changes: Sequence[tuple[str, bytes]]
 ) -> list[tuple[str, bytes]]:
-    """Replace changes of kind `WRITTEN` by changes made from the writes. One round trip per namespace.
+    """Replace changes of kind `WRITTEN` (there were writes) by changes made from those writes. One round trip per
+    namespace.
 
     Writes that cannot be read are logged and left out.
     """
@@ -72,14 +74,14 @@ def _plain_codec() -> ValueCodec:
 
 
 def _is_noted(change: bytes) -> bool:
-    """Return whether a change has the form of one of kind `WRITTEN`; log any other."""
+    """Return whether a change has the keys of kind `WRITTEN`. Log an error if it does not."""
     try:
         found = orjson.loads(change)
         is_noted = all(isinstance(found[name], str) for name in _TEXTS) and {"run_id", "hears_remove_all"} <= {*found}
     except (KeyError, TypeError, ValueError):
         is_noted = False
     if not is_noted:
-        _log.error("messages are left out: an entry of the journal has a change of another form")
+        _log.error("messages are left out: a change of messages in the journal is malformed")
     return is_noted
 
 
@@ -131,7 +133,7 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
         **{name: noted[name] for name in known},
         "messages": messages,
         "present_ids": present,
-        # The state of all other messages is unknown.
+        # `None` compares all messages with the recorded ones. A list compares only its ids: nothing is known of others.
         "named_ids": None if is_emptied else present + absent,
     }
 

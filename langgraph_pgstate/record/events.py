@@ -114,9 +114,9 @@ async def check_not_done(
     checkpoint_id: str | None = None,
     run_id: str | None = None,
 ) -> None:
-    """Raise an error if a person has already done an action. Call it in its transaction, before `note_action`.
+    """Raise an error if a person has already done an action. Call it in the action's transaction, before `note_action`.
 
-    A lock is held until that transaction ends. If two persons do the same on a thread, the second is refused.
+    A lock is held until the transaction ends. If two persons do the same on a thread, the second is refused.
 
     Args:
         db: The connection.
@@ -138,7 +138,7 @@ async def check_not_done(
 
 
 class AsyncEvents:
-    """Access to `events`.
+    """The events of threads, `state.events`.
 
     Args:
         database: The database.
@@ -187,7 +187,7 @@ class AsyncEvents:
         """Record an event, such as a person's action. One statement, or one transaction if events are chained.
 
         Args:
-            thread_id: The thread. It need not exist, so that a deletion can be recorded.
+            thread_id: The thread. The thread need not exist, so that its deletion can be recorded.
             kind: The kind of the event. `action` is a person's action in the server's pages.
             payload: Details, as JSON types.
             run_id: The run.

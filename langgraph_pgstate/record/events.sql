@@ -12,7 +12,8 @@ ORDER BY CASE WHEN :newest_first THEN v.event_id END DESC, v.event_id
 LIMIT :page_size;
 
 -- name: add_event
--- Record an event of a thread, unless the same call (the suffix of the event's id) has stored it in the last hour.
+-- Record an event of a thread. If an event whose id has the same suffix was stored in the last hour, the call is a
+-- repeated one, and nothing is stored.
 -- seals: events.payload
 WITH new AS MATERIALIZED (
     SELECT now() AS at,
@@ -31,7 +32,7 @@ FROM new n
 RETURNING thread_id, event_id;
 
 -- name: lock_action
--- Let one transaction at a time do something that persons do once. Locks no row.
+-- Take an advisory lock on an action, so that only one transaction at a time does the action. Locks no row.
 SELECT pg_advisory_xact_lock(hashtextextended(:key::text, 0));
 
 -- name: find_action

@@ -33,10 +33,10 @@ FEEDBACK_KEYS: Final = ("agent", "model", "release")
 SOURCES: Final = ("human", "model", "program")
 
 MOST_SCORE: Final = 1e15
-"""Largest absolute score. Greater ones could make sums overflow. The table has the same constraint."""
+"""Largest absolute value of a score. Greater scores could make sums overflow. The table has the same constraint."""
 
 MOST_ROWS: Final = 100_000
-"""Maximum number of rows that a statistic reads. It reads the newest."""
+"""Maximum number of rows that a statistic reads: the newest rows of its period."""
 
 _KIND: Final = "feedback"
 _COMMENT: Final = "comment"
@@ -94,7 +94,7 @@ async def put_feedback(db: Connection, queries: Queries, codec: ValueCodec, para
     """Store feedback, or replace the feedback under its id. One statement; safe to repeat.
 
     Raises:
-        NotFoundError: If there is no such run, or it has no such span.
+        NotFoundError: If there is no such run, or the run has no such span.
     """
     try:
         rows = await db.fetch(queries.put_feedback, parameters)
@@ -161,14 +161,14 @@ def average_feedback(
     tenant_id: str | None = None,
     scope: Scope | None = None,
 ) -> Read[tuple[FeedbackAverage, ...]]:
-    """Return a `Read` of average scores, the most frequent first. It reads the newest `MOST_ROWS` rows of a period.
+    """Return a `Read` of mean scores by name and by `by`, largest group first. It reads at most `MOST_ROWS` rows.
 
     Raises:
         ConfigurationError: If a key is not in `FEEDBACK_KEYS`, or another argument is invalid.
     """
     keys = [by] if isinstance(by, str) else list(by)
     if unknown := [key for key in keys if key not in FEEDBACK_KEYS]:
-        raise ConfigurationError(f"feedback cannot be grouped by {unknown[0]!r}: use {', '.join(FEEDBACK_KEYS)}")
+        raise ConfigurationError(f"by must be one or several of {', '.join(FEEDBACK_KEYS)}, got {unknown[0]!r}")
     scoped = request_scope(scope)
     parameters = {
         "by": keys,
@@ -202,7 +202,7 @@ class AsyncRunFeedback:
     Args:
         database: The database.
         queries: The queries of its schema.
-        codec: Encodes comments if its serializer is the caller's own.
+        codec: Encodes and decodes comments, if the caller has a serializer of their own.
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec | None = None) -> None:
@@ -228,7 +228,7 @@ class AsyncRunFeedback:
             run_id: The run.
             name: What is judged, like `helpfulness`.
             score: The score, on any scale; true is 1 and false 0.
-            comment: A text. A serializer of the caller's own encodes it.
+            comment: A text. If the caller has a serializer of their own, it encodes the text.
             span_id: The judged span; by default the whole run is judged.
             by: Name of the person or program that gives the feedback.
             source: `human`, `model` or `program`.
@@ -271,8 +271,8 @@ class AsyncRunFeedback:
         scope: Scope | None = None,
         limit: int = 1000,
     ) -> tuple[FeedbackAverage, ...]:
-        """Return counts and mean scores by name, the most frequent first. One round trip; reads at most 100,000 rows,
-        the newest.
+        """Return counts and mean scores by name and by `by`, the largest group first. One round trip; reads at most
+        100,000 rows, the newest.
 
         Args:
             by: One or several of `agent`, `model` and `release`.

@@ -49,8 +49,8 @@ DELETE FROM /*schema*/feedback
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND feedback_id = :feedback_id::text;
 
 -- name: average_feedback
--- Return scores and comments of a period by name and by the keys that `by` names, in descending order of their number.
--- Reads a maximum number of the newest rows. The last column is the number of read rows.
+-- Return counts and mean scores of a period's feedback, grouped by name and by the keys in `:by`, largest group first.
+-- Reads at most `:most` of the newest rows. The last column is the number of rows that were read.
 -- leaves: feedback.comment
 -- leaves: feedback.value
 SELECT j.name,
@@ -86,7 +86,7 @@ ORDER BY 5 DESC, 1, 2, 3, 4
 LIMIT :page_size;
 
 -- name: average_feedback_with_scope
--- Return the columns of `average_feedback` for threads that a caller may see. Reads the most recently updated threads.
+-- Return the columns of `average_feedback` for threads that a caller may see: at most `:most`, the last updated ones.
 -- matches: threads.metadata from scope
 -- leaves: feedback.comment
 -- leaves: feedback.value

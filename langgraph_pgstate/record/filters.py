@@ -1,4 +1,4 @@
-"""Filters of lists of what is recorded."""
+"""Keyword arguments that filter lists of runs, spans, feedback and messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class FailedRunFilter(OwnerFilter, total=False):
         scope: Only runs of threads whose metadata contain this. Use it to limit what a caller sees.
         by: Sort key, the greatest first: `started_at` (default), `cost`, `duration` or `tokens`. The last three sort
             only the newest 10,000 runs that pass the other filters. The duration of a running run counts until now.
-        model: Only runs that called this model, among the first 2,000 in the order of `by`; not with `started_at`.
+        model: Only runs that called this model. Only the first 2,000 runs in the order of `by` are searched. It needs
+            a `by` other than `started_at`.
     """
 
     since: Moment | None
@@ -36,7 +37,8 @@ class RunFilter(FailedRunFilter, total=False):
 
     Attributes:
         thread_id: Only runs of this thread.
-        status: Only runs of this status: `pending`, `running`, `interrupted`, `success`, `error` or `cancelled`.
+        status: Only runs of this status: `pending`, `running`, `interrupted`, `success`, `error`, `cancelled` or
+            `timeout`.
         offset: Number of runs to skip.
     """
 
@@ -86,7 +88,7 @@ class MessageFilter(PageFilter, total=False):
         user_id: Only messages in this user's threads.
         tenant_id: Only messages in this tenant's threads.
         thread_id: Only messages in this thread.
-        best_first: Whether to sort by score instead of time.
+        best_first: Whether to sort by the score of the match, the best first, instead of by time.
     """
 
     user_id: str | None

@@ -23,7 +23,7 @@ _MONTH: Final = timedelta(days=30)
 
 
 class AsyncRunHistory:
-    """Read access to `runs`. Lists are paged, newest first; pass `page.next` as `cursor` for the next page.
+    """Recorded runs, read-only. Lists are paged, newest first; pass `page.next` as `cursor` for the next page.
 
     Args:
         database: The database.
@@ -35,7 +35,7 @@ class AsyncRunHistory:
         self._queries = queries
 
     async def list(self, **filters: Unpack[RunFilter]) -> Page[Run]:
-        """Return a page of runs. One round trip; indexes serve the order, a thread's runs, and runs of a rare status.
+        """Return a page of runs. One round trip. Indexes serve this order, a thread's runs, and runs of a rare status.
 
         Args:
             **filters: See `RunFilter`.
@@ -98,8 +98,8 @@ class AsyncRunHistory:
         until: datetime | None = None,
         limit: int = 1000,
     ) -> tuple[Usage, ...]:
-        """Return model calls, tokens and cost, the most expensive first. One round trip; reads all model calls of that
-        time.
+        """Return model calls, tokens and cost, the most expensive first. One round trip; reads all model calls of the
+        period.
 
         Args:
             by: One or several of `agent`, `model`, `tenant`, `user` and `day`.
@@ -125,7 +125,7 @@ class AsyncRunHistory:
         limit: int = 20,
     ) -> Costs:
         """Return model calls, tokens and cost by day, by agent, by model and by user. Two round trips; reads all model
-        calls and runs of that time.
+        calls and runs of the period.
 
         Args:
             since: Only calls that started at this time or later; a timedelta counts back from now; `None` for all.

@@ -1,8 +1,9 @@
-"""The journal, which stores records durably with a checkpoint until they are moved into the tables.
+"""The journal: rows of runs, spans, messages and events that wait to be moved into their tables.
 
-A put stores an entry in its own statement. A background writer moves entries into the tables, many at a time. If it
-dies, the next writer moves them. An entry is self-contained, so any process may move it. Removing an entry and writing
-its rows is one transaction, so each is moved once, and rows of a deleted thread or run do not come back.
+A put stores the rows of a superstep as one entry, in the statement that stores the checkpoint. A background writer
+moves entries into the tables, many at a time. If its process dies, the next process moves them. An entry is
+self-contained, so any process may move it. One transaction deletes an entry and writes its rows. So each entry is moved
+once, and rows of a deleted thread or run do not come back.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ _PAGE: Final = 200
 # `take_entries` raises an error with this prefix if an entry was taken already.
 _TAKEN: Final = "pgstate-journal:"
 _THREAD_PAGE: Final = 200
-# Errors of reading a row that is not JSON, or lacks a part.
+# Errors that Python raises for a row that is not JSON or lacks a key.
 _MALFORMED: Final = (AttributeError, KeyError, TypeError, ValueError)
 # Columns of a run's row that `put_new_threads` reads.
 _OF_THREAD: Final = ("thread_id", "agent", "user_id", "tenant_id", "is_new", "has_thread")
 
 
 def entry_of(key: tuple[str, str], entry_id: str, journal_entry: JournalEntry) -> dict[str, Any]:
-    """Return an entry without a checkpoint, in the form that `put_entry` takes.
+    """Return a journal entry that belongs to no checkpoint, in the form that `put_entry` takes.
 
     Args:
         key: Thread and run.
         entry_id: The entry's id.
-        journal_entry: The records.
+        journal_entry: The rows.
     """
     return {"thread_id": key[0], "run_id": key[1], "entry_id": entry_id, "entry": journal_entry.pack()}
 
@@ -64,14 +65,14 @@ async def put_entry(
     seconds_left: Callable[[], float],
     owner: Mapping[str, Any] | None = None,
 ) -> None:
-    """Store an entry without a checkpoint. One statement; safe to repeat.
+    """Store a journal entry that belongs to no checkpoint. One statement; safe to repeat.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         entry: A result of `entry_of`.
         seconds_left: Returns the seconds left for the statement.
-        owner: The agent, user and tenant of the run, if it may be on a new thread.
+        owner: The agent, user and tenant of the run, if its thread may be new. The encryption key may depend on them.
     """
     if db.keys is not None and owner is not None:
         db.keys.note_owner(entry["thread_id"], lambda: owner)
@@ -97,8 +98,8 @@ async def write(
         queries: The queries of the schema.
         thread_ids: The threads.
         more: Further rows that are in no journal, of these or other threads.
-        is_dead: Returns whether a holder is known to be dead; without it no run is ended.
-        own: Thread and id of this process's runs in progress.
+        is_dead: Returns whether the process with a holder id is known to be dead; by default no run is ended.
+        own: Thread and id of this process's runs in progress, which are not ended.
 
     Returns:
         The number of moved entries.
@@ -149,7 +150,7 @@ async def recover(
     is_dead: Callable[[str], bool] | None = None,
     own: Sequence[tuple[str, str]] = (),
 ) -> int:
-    """Move entries that are at least some seconds old into the tables, thread by thread; safe to repeat.
+    """Move entries that are at least `seconds` old into the tables, thread by thread; safe to repeat.
 
     Returns:
         The number of moved entries.
@@ -182,9 +183,9 @@ class _Batch:
     """Entries that are moved together.
 
     Attributes:
-        journal_entry: Their rows.
-        entries: Their threads and ids; empty for rows that are in no journal.
-        size: Bytes of their rows.
+        journal_entry: The rows of the entries.
+        entries: Thread and id of each entry; empty for rows that are in no journal.
+        size: Size of the rows in bytes.
     """
 
     journal_entry: JournalEntry = field(default_factory=JournalEntry)
@@ -220,7 +221,7 @@ def _gather(entries: Iterable[tuple[tuple[str, str], JournalEntry]], more: Journ
     for entry, journal_entry in given:
         size = journal_entry.size
         is_full = len(batch.journal_entry) + len(journal_entry) > _MOST_ROWS or batch.size + size > _MOST_BYTES
-        # `more` gets a batch of its own, which does not fail if another process has taken an entry.
+        # `more` gets a batch of its own, so that it does not fail if another process has taken an entry.
         if (batch.entries or batch.journal_entry) and (
             is_full or entry is None or not begun.isdisjoint(journal_entry.begun)
         ):

@@ -1,5 +1,5 @@
 -- name: put_entry
--- Store a journal entry that no checkpoint accompanies.
+-- Store a journal entry that belongs to no checkpoint.
 -- seals: journal.data from entry
 INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, is_alone, data)
 VALUES (:thread_id::text, :entry_id::text, :run_id::text, true, :entry::bytea)
@@ -15,8 +15,8 @@ ORDER BY thread_id, created_at, entry_id
 LIMIT :page_size;
 
 -- name: take_entries
--- Delete entries from the journal, and fail if one of them no longer exists. The cast raises the error, as PL/pgSQL is
--- not used.
+-- Delete entries from the journal. Fail if one of them no longer exists: the cast to integer raises the error, because
+-- the schema uses no PL/pgSQL.
 WITH gone AS (
     DELETE FROM /*schema*/journal j
     USING unnest(:taken_thread_ids::text[], :taken_entry_ids::text[]) AS taken (thread_id, entry_id)
@@ -26,7 +26,7 @@ WITH gone AS (
 SELECT ('pgstate-journal:' || count(*))::integer FROM gone HAVING count(*) <> cardinality(:taken_entry_ids);
 
 -- name: find_entries
--- Return the threads that have had journal entries for a number of seconds.
+-- Return threads with a journal entry that is at least `:seconds` old.
 SELECT DISTINCT thread_id FROM /*schema*/journal
 WHERE created_at <= now() - make_interval(secs => :seconds::double precision)
 LIMIT :page_size;

@@ -1,4 +1,4 @@
-"""Messages of a state compared with the recorded ones. No I/O."""
+"""Comparison of the messages of a state with the recorded messages. No I/O."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class StateMessage:
 
     Attributes:
         id: The message's id, or an id derived from its content.
-        mark: Digest of its columns.
-        row: The columns.
+        mark: Digest of `row`.
+        row: The message's columns in `messages`.
     """
 
     id: str
@@ -151,7 +151,7 @@ def state_message(value: Any) -> StateMessage | None:
 
 
 def distinct(ids: Sequence[str]) -> list[str]:
-    """Return ids with a number appended to each repeated one, as in a put."""
+    """Return ids, with a number appended to each repeated id, as `MessageHook` does."""
     seen: Counter[str] = Counter()
     named = []
     for id in ids:

@@ -1,9 +1,9 @@
 """A hook that records chat messages: each once, where it first appeared, and its later edits and removals.
 
 The saver knows by fingerprint which elements of a list are new. Appended elements are added to the checkpoint's journal
-entry. If a list changed otherwise, or this process does not know the earlier record, the ids of all its messages are
-stored in order and compared with the branch. For a DeltaChannel without a value, the hook only records that the
-superstep wrote to it. The writes are stored under the checkpoint's parent (see `record/delta_messages.py`).
+entry. If a list changed otherwise, or this process does not know which messages are recorded, the ids of all messages
+of the list are stored in order. The writer compares them with the branch. For a DeltaChannel without a value, the hook
+only records that the superstep wrote to the channel (see `record/delta_messages.py`).
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ _Named = tuple[int, BaseMessage, str]
 
 
 class MessageHook:
-    """A hook that records the messages of each put. Safe to share between threads.
+    """A hook of the saver that records the messages of each put. Safe to share between threads.
 
     A process's first put on a thread sends all messages of its channels. So messages that were stored without this hook
-    are recorded, too. Existing rows are kept. The messages of a DeltaChannel are completed by its next snapshot.
+    are recorded, too. Existing rows are kept. Messages of a DeltaChannel that are missing are added with its next
+    snapshot.
     """
 
     def __init__(self) -> None:
@@ -99,11 +100,11 @@ class MessageHook:
         self._familiar = {key for key in self._familiar if key[0] != thread_id}
 
     def _identify(self, request: PutRequest, change: ListChange) -> tuple[Sequence[_Named], Sequence[_Named]]:
-        """Return the messages of a list, or only the appended ones, and those whose rows must be sent."""
+        """Return the messages of a list, or only its appended messages; and the messages whose rows must be sent."""
         key = (request.address.thread_id, request.address.checkpoint_ns, change.channel)
         named = _identified(change, change.fresh if change.is_appended else range(len(change.value)))
         if any(id != message.id and type(message.id) is str and message.id for _, message, id in named):
-            # If one of several messages with one id is removed, another takes its id, so a known id proves nothing.
+            # Messages with one id are numbered. If one is removed, another gets its number: a known id proves little.
             self._doubled.add(key)
         if change.is_appended or not change.is_known or key in self._doubled:
             return named, named
@@ -210,7 +211,7 @@ def _identified(change: ListChange, places: Sequence[int]) -> list[_Named]:
 
 
 def _ordinals(change: ListChange) -> list[int]:
-    """Return for each element its number, from 1, among elements with the same id; without an id, among equal ones."""
+    """Number each element, from 1, among the elements with the same id; without an id, among equal elements."""
     fingerprints: Sequence[Any] = (
         split_digests(change.digests)
         if change.digests is not None
@@ -248,7 +249,7 @@ def _fitting_id(id: str, limit: int) -> str:
 
 
 def _recorded_by_root(plan: PutPlan, change: ListChange) -> set[int]:
-    """Return the positions of elements that the root's checkpoint also has: most of a subgraph's initial list."""
+    """Return the positions of elements that the root graph's checkpoint has, too: most of a subgraph's initial list."""
     root = plan.request.root
     if root is None or change.digests is None:
         return set()

@@ -1,6 +1,6 @@
 -- name: add_messages
--- Store the messages that first appear in some checkpoints of root namespaces, if those checkpoints exist. A message
--- that first appeared in a subgraph belongs to the root from then on.
+-- Store the messages that first appear in some checkpoints of root namespaces, if those checkpoints exist. If a message
+-- is stored for a subgraph, its row moves to the root namespace.
 -- seals: messages.content from changes.messages.content
 -- seals: messages.tool_calls from changes.messages.tool_calls
 WITH said AS MATERIALIZED (
@@ -95,8 +95,8 @@ ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
     output_tokens = excluded.output_tokens;
 
 -- name: reconcile_messages
--- Compare a channel's messages at a checkpoint, or only named messages, with the messages of the branch before it.
--- Store which messages were added, edited, moved and removed, if the checkpoint exists. New named messages come last.
+-- Compare a channel's messages at a checkpoint, or only those in `:named_ids`, with the messages of the branch before
+-- the checkpoint. If the checkpoint exists, store which messages were added, edited, moved and removed.
 -- seals: messages.content from messages.content
 -- seals: messages.tool_calls from messages.tool_calls
 WITH RECURSIVE head AS MATERIALIZED (
@@ -155,7 +155,7 @@ WITH RECURSIVE head AS MATERIALIZED (
 ), changes AS (
     SELECT p.message_id, p.number - 1 AS position, CASE WHEN p.is_added THEN 'added' ELSE 'edited' END AS change,
         p.is_changed OR n.is_moved IS TRUE AS is_said_now, e.created_at, e.run_id,
-        -- A message that was moved by another is unchanged, and may not have been sent.
+        -- A message that is stored again because an earlier message moved is unchanged, and may not have been sent.
         CASE WHEN n.message_id IS NULL THEN e.role ELSE n.role END AS role,
         CASE WHEN n.message_id IS NULL THEN e.agent ELSE n.agent END AS agent,
         CASE WHEN n.message_id IS NULL THEN e.content ELSE n.content END AS content,
@@ -256,6 +256,6 @@ ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
     output_tokens = excluded.output_tokens;
 
 -- name: delete_messages
--- Delete the messages that first appeared in some checkpoints of a namespace.
+-- Delete the rows of `messages` that belong to some checkpoints of a namespace.
 DELETE FROM /*schema*/messages
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);

@@ -30,7 +30,7 @@ _ATTEMPTS = 4
 
 
 class Change(NamedTuple):
-    """The last change of a message on a branch, without its text; `depth` is its distance from the end."""
+    """The last change of a message on a branch, without its text. `depth` is the number of checkpoints since then."""
 
     message_id: str
     checkpoint_id: str
@@ -51,7 +51,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConversationFilter:
-    """A validated request for a conversation."""
+    """The checked arguments of `conversation`."""
 
     thread_id: str
     channel: str | None
@@ -63,7 +63,7 @@ class ConversationFilter:
 def request_conversation(
     thread_id: str, channel: str | None, checkpoint_id: str | None, last: int | None, max_tokens: int | None
 ) -> ConversationFilter:
-    """Validate a request for a conversation.
+    """Check the arguments of `conversation`, and return them.
 
     Raises:
         ConfigurationError: If an argument is invalid or negative.
@@ -81,7 +81,7 @@ def request_conversation(
 
 
 async def get_conversation(db: Connection, queries: Queries, filter: ConversationFilter) -> tuple[Message, ...]:
-    """Return the messages of a branch at its end. Two round trips; reads texts only of the returned messages.
+    """Return the messages at the end of a branch. Two round trips; reads texts only of the returned messages.
 
     Raises:
         NotFoundError: If the named checkpoint does not exist.
@@ -110,13 +110,13 @@ async def get_conversation(db: Connection, queries: Queries, filter: Conversatio
 async def last_changes(
     db: Connection, queries: Queries, thread_id: str, checkpoint_id: str | None, channel: str | None = None
 ) -> list[Change]:
-    """Return the last change of each message of a branch, or of one channel, in the channel's order. One round trip."""
+    """Return the last change of each message of a branch, or of one of its channels, in order. One round trip."""
     key = {"thread_id": thread_id, "checkpoint_id": checkpoint_id, "channel": channel}
     return [Change(*row) for row in await db.fetch(queries.get_message_outline, key)]
 
 
 def _of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
-    """Return the changes of `messages`, or of the last changed channel if there are none."""
+    """Return the changes of the channel `messages`. If it has none, return those of the channel that changed last."""
     channels = {change.channel for change in changes}
     if len(channels) <= 1:
         return changes
@@ -126,7 +126,7 @@ def _of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
 
 
 def _window(messages: Sequence[Change], last: int | None, max_tokens: int | None) -> list[Change]:
-    """Return a conversation's opening system messages, and its `last` newest others or as many as fit `max_tokens`.
+    """Return a conversation's opening system messages, and its newest others: at most `last`, within `max_tokens`.
 
     The opening messages count among the tokens, but are never left out.
     """
@@ -171,13 +171,13 @@ def search_messages(query: str, **filters: Unpack[MessageFilter]) -> Read[Page[M
 
 
 def find_hits(query: str, thread_ids: Sequence[str]) -> Read[tuple[MessageHit, ...]]:
-    """Return a `Read` of the newest message of each given thread that matches a search.
+    """Return a `Read` of the newest message that matches a search, for each given thread.
 
     Raises:
         ConfigurationError: If the query is empty, or there are too many threads.
     """
     if len(thread_ids) > MAX_PAGE:
-        raise ConfigurationError(f"thread_ids must be at most {MAX_PAGE}, not {len(thread_ids)}")
+        raise ConfigurationError(f"thread_ids must have at most {MAX_PAGE} ids, got {len(thread_ids)}")
     ids = [thread_id_of(one) for one in thread_ids]
     return read_all("find_hits", {"query": _words(query), "thread_ids": ids}, _hit)
 
@@ -203,9 +203,9 @@ class AsyncMessages:
     Args:
         database: The database.
         queries: The queries of its schema.
-        codec: Decodes states, for `window`; by default by LangGraph's serializer.
-        versions: Upcasts states, for `window`.
-        states: The database from which `window` reads states; by default the same.
+        codec: Decodes states, for `window`; by default with LangGraph's serializer.
+        versions: Converts states of older versions, for `window`.
+        states: The database from which `window` reads states; by default `database`.
     """
 
     def __init__(
@@ -228,11 +228,11 @@ class AsyncMessages:
         *,
         channel: str | None = None,
     ) -> tuple[Message, ...]:
-        """Return the messages of a branch at its end, in the channel's order. Two round trips.
+        """Return the messages at the end of a branch, in the channel's order. Two round trips.
 
-        The result equals the channel's messages in the state. It also has messages older than the oldest checkpoint
-        that a prune left. With `last` or `max_tokens`, the opening system messages come first, followed by the latest
-        messages. The first of these may be a tool's answer without its tool call.
+        The result equals the channel's messages in the state, including messages of checkpoints that a prune deleted.
+        With `last` or `max_tokens`, the opening system messages come first, followed by the latest messages. The first
+        of the latest messages may be a tool's answer without its tool call.
 
         Args:
             thread_id: The thread.
@@ -319,7 +319,7 @@ class AsyncMessages:
         return await self._database.read(self._queries, search_messages(query, **filters))
 
     async def find_hits(self, query: str, thread_ids: Sequence[str]) -> tuple[MessageHit, ...]:
-        """Return the newest message of each given thread that matches a search. One round trip.
+        """Return the newest message that matches a search, for each given thread. One round trip.
 
         Args:
             query: As for `search`.

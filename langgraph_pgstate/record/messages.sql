@@ -1,6 +1,7 @@
 -- name: get_message_outline
--- Return the messages of the root namespace, or of one of its channels, on the branch that ends at a checkpoint, or at
--- the newest: the last change of each, in the channel's order, without text, and the number of checkpoints since then.
+-- Return the last change of each message on a branch, or of one channel, in the channel's order, without text. The
+-- branch ends at a checkpoint of the root namespace, by default the newest. The last column is the number of
+-- checkpoints since the change.
 -- leaves: messages.tool_calls
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id, 0 AS depth FROM /*schema*/checkpoints c
@@ -48,8 +49,8 @@ SELECT EXISTS (
 );
 
 -- name: search_messages
--- Return a page of the messages that match a search, of all threads, of one, or of one user's or tenant's, newest or
--- best match first, below a cursor. Texts that an edit has replaced are left out.
+-- Return a page of messages that match a search, newest or best match first, below a cursor. The search may be limited
+-- to a thread, a user or a tenant. Texts that an edit has replaced are left out.
 -- opens: messages.content
 -- opens: messages.tool_calls
 -- searches: messages.content from query
@@ -70,7 +71,7 @@ WITH found AS (
             WHERE e.thread_id = m.thread_id AND e.message_id = m.message_id AND e.channel = m.channel
                 AND e.checkpoint_id > m.checkpoint_id AND e.change = 'edited'
         )
-        -- Of equal messages in several channels or branches, only one is returned.
+        -- Equal messages in several channels or branches are returned once.
         AND NOT EXISTS (
             SELECT 1 FROM /*schema*/messages d
             WHERE d.thread_id = m.thread_id AND d.message_id = m.message_id AND d.content = m.content
@@ -105,7 +106,7 @@ FROM page p JOIN /*schema*/messages m
 ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id, p.channel;
 
 -- name: find_hits
--- Return the newest message of each given thread that matches a search.
+-- For each given thread, return the newest message that matches a search.
 -- opens: messages.content
 -- opens: messages.tool_calls
 -- searches: messages.content from query

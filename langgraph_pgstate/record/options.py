@@ -12,12 +12,12 @@ from langgraph_pgstate.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class RecorderSettings:
-    """Contents and timing of what a recorder writes.
+    """Settings of a recorder: which content it writes, and when.
 
     Attributes:
         content: Whether inputs, outputs and payloads are written at all.
-        limit: Maximum size of an input or output, in bytes of JSON. A longer one is truncated; its size and hash are
-            stored.
+        limit: Maximum size of an input or output, in bytes of JSON. A longer value is truncated, and its size and hash
+            are stored.
         redact: Called as `redact(kind, value)` with each value of the application before it is written; its result is
             written instead. The kind is `input`, `output`, `error` or `payload`; the value is JSON (an error: a dict
             of `message` and `traceback`). It runs in the background, in another thread.
@@ -25,7 +25,7 @@ class RecorderSettings:
         queue_size: Maximum number of spans and events that wait to be written. If there are more, the graph waits.
         timeout: Seconds that a graph waits for the database, at the end of a run or if the queue is full. Then it
             continues, and the rows stay queued.
-        ttl: Seconds for which a running run counts as alive. Its process renews them at each third.
+        ttl: Seconds for which a running run counts as alive. Its process renews this time whenever a third has passed.
         release: Release of the application, stored with its runs. `release` in a run's metadata takes precedence.
     """
 

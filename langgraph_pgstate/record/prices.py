@@ -15,7 +15,7 @@ from langgraph_pgstate.schema.queries import Queries, queries
 
 
 async def set_price(db: Connection, queries: Queries, price: Price) -> None:
-    """Set a model's price from a time on; replaces the price for the same time. One statement; safe to repeat.
+    """Set a model's price from a time on, or replace the price from that time on. One statement; safe to repeat.
 
     Raises:
         ConfigurationError: If a name cannot be stored, or an amount is negative or not finite.
@@ -85,7 +85,8 @@ class AsyncPrices:
             model: The model's name as in the column `model` of spans.
             input: Price per million input tokens.
             output: Price per million output tokens.
-            provider: The provider as in the column `provider` of spans; takes precedence over a price for any provider.
+            provider: The provider as in the column `provider` of spans; by default any. A price with a provider takes
+                precedence.
             valid_from: Start of validity, compared to the start of a span; by default always.
             cache_read: Price per million input tokens read from the provider's cache; by default the price of `input`.
             reasoning: Price per million reasoning tokens; by default the price of `output`.

@@ -37,7 +37,7 @@ _CONTAINERS: Final = (dict, list, tuple, set, frozenset)
 
 
 class ProjectionHook:
-    """A hook that stores projections of channels. Safe to share between threads.
+    """A hook of the saver that stores projections of channels. Safe to share between threads.
 
     Args:
         queries: The queries of the schema.
@@ -62,7 +62,7 @@ class ProjectionHook:
         if address.checkpoint_ns or not self._names:
             return ()
         parent_id = request.parent.checkpoint_id if request.parent else None
-        # Another branch may have other values under the same versions.
+        # The parent must be the last put, because another branch may have other values under the same versions.
         if parent_id and self._last.get(address.thread_id) == (parent_id, self._versions(plan)):
             return ()
         values = request.checkpoint["channel_values"]
@@ -85,7 +85,7 @@ class ProjectionHook:
         self._last[address.thread_id] = (address.checkpoint_id, self._versions(plan))
 
     def forget_thread(self, thread_id: str) -> None:
-        """Make the next put write the projection."""
+        """Forget the last put on a thread, so that the next put writes the projection."""
         self._last.pop(thread_id, None)
 
     def _versions(self, plan: PutPlan) -> list[Any]:
@@ -99,7 +99,7 @@ def projected(values: Mapping[str, Any], checkpoint_id: str) -> str:
 
 
 def check_projectable(graph: Any, names: Sequence[str]) -> None:
-    """Raise an error if a graph lacks a channel, or if its declared type cannot be represented as JSON.
+    """Raise an error if a graph lacks a channel, or declares it with a type that JSON cannot represent.
 
     Args:
         graph: A compiled graph.

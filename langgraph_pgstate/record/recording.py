@@ -27,7 +27,7 @@ R = TypeVar("R", bound=PendingRows)
 
 
 class RowSource(Protocol[R]):
-    """A source of rows. Rows that are not acknowledged are collected again."""
+    """A source of rows, such as a `WriteQueue`. Rows that are not acknowledged are collected again."""
 
     def collect(self, include_recent: bool = True) -> R | None:
         """Return the next rows that are in no journal, or `None` if there are none."""
@@ -50,7 +50,7 @@ class RowSource(Protocol[R]):
         ...
 
     def due_renewals(self) -> list[tuple[str, str]]:
-        """Return the runs whose liveness must be renewed now; empty if it was renewed recently."""
+        """Return the runs whose `alive_until` must be renewed now; empty if it was renewed recently."""
         ...
 
 
@@ -63,13 +63,13 @@ async def write_pending(
     ttl: float,
     include_recent: bool = True,
 ) -> None:
-    """Write all pending rows and renew the liveness of this process's runs. Rows that fail are kept for the next call.
+    """Write all pending rows, and renew `alive_until` of this process's runs. Rows that fail are kept for a later call.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         source: Source of the rows.
-        is_dead: Returns whether a holder is known to be dead.
+        is_dead: Returns whether the process with a holder id is known to be dead.
         holder_id: The id of this process.
         ttl: Seconds for which this process counts as alive.
         include_recent: Also write recent rows, and those of a put in progress.
@@ -77,7 +77,7 @@ async def write_pending(
     if mine := source.due_renewals():
         await renew_runs(db, queries, mine, holder_id, ttl)
     while True:
-        # Collect rows before the journal: rows on which they depend are then in the journal or in the tables.
+        # Rows are collected before the journal is read: rows on which they depend are then in it or in the tables.
         pending = source.collect(include_recent)
         threads = source.journaled_threads()
         if pending is None and not threads:
@@ -96,13 +96,13 @@ async def write_pending(
 async def renew_runs(
     db: Connection, queries: Queries, runs: Sequence[tuple[str, str]], holder_id: str, ttl: float
 ) -> None:
-    """Renew the liveness of the process that runs these runs. One statement; safe to repeat.
+    """Renew `alive_until` of runs of a process. One statement; safe to repeat.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        runs: Thread and id of each.
-        holder_id: The process.
+        runs: Thread and id of each run.
+        holder_id: The id of the process.
         ttl: Seconds from now, by the database's clock.
     """
     parameters: dict[str, Any] = {

@@ -1,8 +1,8 @@
 -- name: put_runs
--- Start and end runs. A run whose row or thread was deleted is not inserted again: rows are locked, so that none is
--- deleted meanwhile. Late entries do not reopen an ended run. Enqueued runs have a row already, and are updated; the
--- queue writes their status, attempt, end and error. The trace to which a run belongs is that of its first row, so that
--- the ids of its spans do not change.
+-- Insert or update the rows of runs that begin or end. A run whose row or thread was deleted is not inserted again:
+-- rows are locked, so that none is deleted meanwhile. A late journal entry does not reopen an ended run. An enqueued
+-- run has a row already; the queue writes its status, attempt, end and error. The `traceparent` of the first row is
+-- kept, so that the ids of exported spans do not change.
 -- seals: runs.input from rows.input
 -- seals: runs.output from rows.output
 -- seals: runs.error_message from rows.error_message
@@ -16,7 +16,7 @@ WITH begun AS MATERIALIZED (
         s.error_type, s.error_message, s.error_traceback, s.input, s.output, to_timestamp(s.started_at), s.traceparent,
         coalesce(s.is_encrypted, false), s.release
     FROM (
-        -- Of several rows of one run, the last is used.
+        -- If a run has several rows, the last row is used; a row with the run's end has precedence.
         SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C")
             r.*, bool_or(r.is_new) OVER (PARTITION BY r.thread_id, r.run_id) AS is_first
         FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
@@ -75,7 +75,7 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
     is_encrypted = stored.is_encrypted OR excluded.is_encrypted,
     release = excluded.release
 WHERE excluded.started_at > stored.started_at
-    -- A run begins later than it was enqueued, also if the clock of its process differs.
+    -- The first start of an enqueued run is stored even if the clock of its process is behind the time of enqueueing.
     OR (stored.queue IS NOT NULL AND stored.first_started_at IS NULL)
     OR (excluded.started_at = stored.started_at AND (stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL));
 
@@ -96,8 +96,9 @@ ORDER BY n.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO NOTHING;
 
 -- name: put_spans
--- Start and end spans of existing runs, which are locked against deletion, with the cost of their tokens; late entries
--- do not reopen an ended span. Spans that end are queued for export, once, if there is an exporter.
+-- Insert or update spans that begin or end, with the cost of their tokens. Only spans of existing runs are stored; the
+-- runs are locked against deletion. A late journal entry does not reopen an ended span. If there is an exporter, each
+-- span that ends is queued for export once.
 -- seals: spans.input from rows.input
 -- seals: spans.output from rows.output
 -- seals: spans.error_message from rows.error_message
@@ -126,8 +127,8 @@ WITH given AS MATERIALIZED (
         s.tool_call_id, s.error_type, s.error_message, s.input, s.output, coalesce(s.attributes, '{}'),
         :semconv_version::text
     FROM (
-        -- Of several rows of one span, the one that ended it last is used. Puts run concurrently, so it may have been
-        -- made before the checkpoint was known that another row names.
+        -- If a span has several rows, the row with the last end is used. Puts run concurrently, so that row may have
+        -- been made before the checkpoint was known. Then another row names the checkpoint.
         SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C")
             r.*, max(r.checkpoint_id) OVER (
                 PARTITION BY r.thread_id COLLATE "C", r.run_id COLLATE "C", r.span_id COLLATE "C"
@@ -184,7 +185,7 @@ WITH given AS MATERIALIZED (
     SELECT w.thread_id, gen_random_uuid()::text, w.run_id, array_agg(w.span_id), array_agg(w.started_at), now()
     FROM written w
     WHERE w.ended_at IS NOT NULL AND EXISTS (SELECT 1 FROM /*schema*/exporters) AND (
-        -- The end of the span before this statement. Each span is looked up by itself.
+        -- The span's end as stored before this statement. Each span is looked up by itself.
         SELECT o.ended_at FROM /*schema*/spans o
         WHERE o.thread_id = w.thread_id AND o.run_id = w.run_id AND o.span_id = w.span_id
             AND o.started_at = w.started_at
@@ -224,7 +225,7 @@ ORDER BY n.thread_id COLLATE "C", n.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: put_forks
--- Record which of the given checkpoints were not their parents' first child.
+-- Record an event of kind `fork` for each given checkpoint that is not its parent's first child.
 -- leaves: events.payload
 WITH new AS MATERIALIZED (
     SELECT s.thread_id, s.event_id, made.created_at, 'fork', s.run_id, s.checkpoint_ns, s.checkpoint_id,

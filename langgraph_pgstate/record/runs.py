@@ -21,7 +21,7 @@ _MOST_STEPS = 2**31 - 1
 _HIGHEST = 1e300
 ORDERS = ("started_at", "cost", "duration", "tokens")
 RANKED = 10_000
-"""Maximum number of runs that are sorted by cost, duration or tokens. These have no index, as they change often."""
+"""Maximum number of runs that are sorted by cost, duration or tokens. These columns change often, so have no index."""
 
 _RANKED_WITH_MODEL = 2000
 SUMMED = 1000
@@ -29,7 +29,7 @@ SUMMED = 1000
 
 
 def list_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> Read[Page[Run]]:
-    """Return a `Read` of a page of runs, newest first, or the greatest first.
+    """Return a `Read` of a page of runs, newest first, or by cost, duration or tokens, the greatest first.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -43,7 +43,7 @@ def list_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> Rea
         raise ConfigurationError(f"by must be one of {', '.join(ORDERS)}, not {by!r}")
     is_ranked = by != ORDERS[0]
     if model is not None and not is_ranked:
-        raise ConfigurationError(f"by must be one of {', '.join(ORDERS[1:])} if model is given")
+        raise ConfigurationError(f"by must be one of {', '.join(ORDERS[1:])} if model is given, not {by!r}")
     kind, first = f"{_KIND} by {by}" if is_ranked else _KIND, (_HIGHEST if is_ranked else LAST, "", "")
     value, cursor_thread, cursor_run = decode_cursor(kind, filters.get("cursor"), first)
     size, offset = page_size(filters.get("limit", 20)), offset_of(filters.get("offset", 0))
@@ -102,7 +102,7 @@ def _sums_of(rows: Rows) -> RunSums:
 async def get_run(
     db: Connection, queries: Queries, thread_id: str, run_id: str, scope: list[str] | None = None
 ) -> Run | None:
-    """Return one run, or `None` if there is none in scope. One round trip."""
+    """Return one run, or `None` if it does not exist or its thread is not in `scope`. One round trip."""
     rows = await db.fetch(queries.get_run, {"thread_id": thread_id, "run_id": run_id, "scope": scope})
     return Run(*rows[0]) if rows else None
 

@@ -87,8 +87,8 @@ def build_tree(spans: Sequence[Span]) -> tuple[SpanNode, ...]:
 async def get_provenance(db: Connection, queries: Queries, address: Address) -> Provenance | None:
     """Return the origin of a checkpoint, or `None` if it does not exist. Up to three round trips.
 
-    The spans of a superstep name the checkpoint from which it started, which is the parent of the given one. Spans of
-    subgraphs are their descendants.
+    The spans of a superstep name the checkpoint from which it started: the parent of the given checkpoint. Spans of
+    subgraphs are descendants of these spans.
     """
     rows = await db.fetch(queries.get_provenance, address._asdict())
     if not rows:
@@ -126,7 +126,7 @@ async def get_provenance(db: Connection, queries: Queries, address: Address) -> 
 
 
 class AsyncSpans:
-    """Read access to `spans` and to statistics of tools.
+    """Recorded spans, and statistics of tools: `state.spans`, read-only.
 
     Args:
         database: The database.
@@ -159,7 +159,7 @@ class AsyncSpans:
         return await self._database.run(get_tree, self._queries, *key)
 
     async def get(self, thread_id: str, run_id: str, span_id: str) -> Span | None:
-        """Return one span, or `None`. Of the roots of several attempts it is the newest. One round trip."""
+        """Return one span, or `None`. The roots of all attempts have one id; the newest is returned. One round trip."""
         key = thread_id_of(thread_id), identifier("run_id", run_id), identifier("span_id", span_id)
         return await self._database.run(timelines.get_span, self._queries, *key)
 
@@ -184,8 +184,8 @@ class AsyncSpans:
             limit: Size of the window, 1,000 at most.
             kind: Only spans of this kind.
             status: Only spans of this status.
-            since: Only spans that started at this time or later. A timeline has at most 20,000 spans. Pass its
-                `next_since` for the next timeline.
+            since: Only spans that started at this time or later. A timeline has at most 20,000 spans. Pass `next_since`
+                of one timeline to get the next one.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -210,7 +210,7 @@ class AsyncSpans:
         newest: int | None = None,
         limit: int = 1000,
     ) -> tuple[ToolStatistics, ...]:
-        """Return calls, durations and error rate by tool, the most called first. Reads all tool calls of that time.
+        """Return calls, durations and error rate by tool, the most called first. Reads all tool calls of the period.
 
         Args:
             since: Only calls that started at this time or later; a timedelta counts back from now; `None` for all.

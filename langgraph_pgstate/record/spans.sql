@@ -127,7 +127,7 @@ FROM lineage h JOIN /*schema*/checkpoints c
 WHERE h.depth = 0;
 
 -- name: outline_spans
--- Return place, times, status and usage of the spans of a run that started at a time or later, oldest first.
+-- Return id, parent, times, status and usage of the spans of a run that started at a time or later, oldest first.
 SELECT s.span_id, s.parent_span_id, s.started_at, s.ended_at, s.kind, s.status, s.input_tokens, s.output_tokens, s.cost
 FROM /*schema*/spans s
 WHERE s.thread_id = :thread_id::text AND s.run_id = :run_id::text AND s.started_at >= :since::timestamptz
@@ -135,7 +135,7 @@ ORDER BY s.started_at, s.span_id
 LIMIT :page_size;
 
 -- name: describe_spans
--- Return names and places of some spans of a run, without their contents.
+-- Return name, node, checkpoint, model and error of some spans of a run, without their contents.
 -- opens: spans.error_message
 SELECT s.span_id, s.started_at, s.name, s.node, s.step, s.checkpoint_ns, s.checkpoint_id, s.agent, s.provider, s.model,
     s.tool_call_id, s.error_type,
@@ -145,7 +145,7 @@ WHERE s.thread_id = :thread_id::text AND s.run_id = :run_id::text AND s.span_id 
     AND s.started_at BETWEEN :first_at::timestamptz AND :last_at::timestamptz;
 
 -- name: get_span
--- Return one span; of the roots of several attempts the newest.
+-- Return one span. The roots of all attempts have one id; the newest is returned.
 -- opens: spans.input
 -- opens: spans.output
 -- opens: spans.error_message

@@ -48,14 +48,14 @@ def measure_tools(
 def sum_usage(
     by: str | Sequence[str], since: Moment | None, until: datetime | None, limit: int
 ) -> Read[tuple[Usage, ...]]:
-    """Return a `Read` of tokens and cost by some keys, the most expensive first.
+    """Return a `Read` of tokens and cost, grouped by the keys in `by`, the most expensive group first.
 
     Raises:
         ConfigurationError: If a key is not in `USAGE_KEYS`, or another argument is invalid.
     """
     keys = [by] if isinstance(by, str) else list(by)
     if unknown := [key for key in keys if key not in USAGE_KEYS]:
-        raise ConfigurationError(f"usage cannot be grouped by {unknown[0]!r}: use {', '.join(USAGE_KEYS)}")
+        raise ConfigurationError(f"by must be one or several of {', '.join(USAGE_KEYS)}, got {unknown[0]!r}")
     times = {**since_of(since), "until": time_of("until", until)}
     return read_all("sum_usage", {"by": keys, **times, "page_size": page_size(limit)}, Usage)
 
@@ -71,7 +71,7 @@ def request_costs(
     scope: Scope | None,
     limit: int,
 ) -> dict[str, Any]:
-    """Validate a request for costs, and return its query parameters.
+    """Check the arguments of `costs`, and return the query parameters.
 
     Raises:
         ConfigurationError: If an argument is invalid.

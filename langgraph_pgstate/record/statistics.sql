@@ -1,7 +1,7 @@
 -- name: measure_tools
 -- Return calls, errors, unknown outcomes and seconds of each tool, by its spans, the most called first. Outcomes come
--- from the ledger if it has them. The duration of a call whose process died is unknown. Such a call is no error if it
--- was found to have taken effect.
+-- from the ledger if it has them. The duration of a call whose process died is unknown. Such a call is no error if the
+-- ledger says that it succeeded.
 SELECT s.name, count(*), count(*) FILTER (WHERE s.ended_at IS NULL AND NOT s.is_unknown),
     count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown AND NOT s.is_found),
     count(*) FILTER (WHERE s.is_unknown),
@@ -57,7 +57,7 @@ ORDER BY count(*) DESC, e.tool
 LIMIT :page_size;
 
 -- name: sum_usage
--- Return calls, tokens and cost of models, by the keys that `by` names; most expensive first.
+-- Return calls, tokens and cost of models, grouped by the keys in `:by`, the most expensive group first.
 SELECT
     CASE WHEN 'agent' = ANY(:by::text[]) THEN u.agent END,
     CASE WHEN 'model' = ANY(:by) THEN u.provider END,
@@ -77,7 +77,7 @@ LIMIT :page_size;
 
 -- name: sum_costs
 -- Return calls, tokens and cost of models in total, by day and by model; `part` names the grouping. Only the most
--- expensive models are returned. Each day is summed separately, which needs no sorting.
+-- expensive models are returned. Each day is summed separately, so that no sort is needed.
 SELECT g.part, g.provider, g.model, g.day, g.calls, g.input_tokens, g.output_tokens, g.cache_read_tokens,
     g.reasoning_tokens, g.cost, g.unpriced
 FROM (

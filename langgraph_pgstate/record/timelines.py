@@ -52,7 +52,7 @@ def request_timeline(
     status: str | None = None,
     since: datetime | None = None,
 ) -> dict[str, Any]:
-    """Validate a request for a timeline, and return its parameters.
+    """Check the arguments of `get_timeline`, and return them.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -113,7 +113,7 @@ async def get_timeline(db: Connection, queries: Queries, request: dict[str, Any]
 
 
 async def get_span(db: Connection, queries: Queries, thread_id: str, run_id: str, span_id: str) -> Span | None:
-    """Return one span, or `None`. Of the roots of several attempts it is the newest. One round trip."""
+    """Return one span, or `None`. The roots of all attempts have one id; the newest is returned. One round trip."""
     rows = await db.fetch(queries.get_span, {"thread_id": thread_id, "run_id": run_id, "span_id": span_id})
     return Span(*rows[0]) if rows else None
 

@@ -49,7 +49,7 @@ class RunStatistics:
         unfinished: Runs that are pending or running.
         failure_rate: Share of errors and timeouts among the runs that succeeded, failed or took too long, 0 to 1;
             `None` if there are none of these.
-        mean_seconds: Mean duration of the last attempt of runs that have ended, in seconds; `None` if no run has.
+        mean_seconds: Mean duration of the last attempt of ended runs, in seconds; `None` if no run has ended.
         p50_seconds: Median of these durations.
         p95_seconds: 95th percentile of these durations.
         steps: Supersteps.
@@ -86,9 +86,9 @@ class Analytics:
     """Statistics of threads, runs and feedback over a period.
 
     Attributes:
-        threads: Threads by agent and status, most first.
-        runs: Runs by the requested keys, most first.
-        feedback: Feedback by name, and by `agent` and `release` if requested, most first.
+        threads: Threads by agent and status, the largest group first.
+        runs: Runs by the requested keys, the largest group first.
+        feedback: Feedback by name, and by `agent` and `release` if requested, the largest group first.
         is_complete: Whether all threads, runs and feedback of the period were read. False if there were more than
             100,000 of one of them, or more groups than `limit`; then the newest rows and first groups are returned.
     """
@@ -153,7 +153,7 @@ class HandoffStatistics:
         count: Number of handoffs.
         threads: Number of threads with such a handoff.
         mean: Mean seconds until the thread's next handoff; `None` if none followed.
-        p50: Median of the same.
+        p50: Median of these seconds.
         last_at: Time of the last handoff.
     """
 
@@ -175,8 +175,8 @@ class Feedback:
         run_id: The run.
         feedback_id: The feedback's id.
         span_id: The judged span; `None` for the whole run.
-        created_at: Time at which it was first given.
-        created_by: Name of the person or program that gave it, if known.
+        created_at: Time at which the feedback was first given.
+        created_by: Name of the person or program that gave the feedback, if known.
         source: `human`, `model` or `program`.
         name: What is judged.
         score: The score, on a scale of the application; `None` for none.
@@ -312,8 +312,8 @@ class Run:
         run_id: The run's id: the root callback's id, or the one named by the config.
         attempt: 1, plus 1 for each repeated invocation of the same run.
         status: `pending`, `running`, `interrupted`, `success`, `error`, `cancelled` or `timeout`.
-        is_crashed: Whether the run's process has died. The row's status is `running`, or `error` of type `ProcessDied`
-            or `WorkerDied` once it was settled.
+        is_crashed: Whether the run's process has died. The row's status is `running`, until another process sets it to
+            `error` of type `ProcessDied` or `WorkerDied`.
         agent: The graph or agent.
         tenant_id: The tenant, if the config named one.
         user_id: The user, if the config named one.
@@ -331,8 +331,8 @@ class Run:
         input: The input as JSON, truncated. Values that JSON cannot represent are approximated.
         output: The output, in the same form.
         enqueued_at: Time at which the run was enqueued; `None` if it was not.
-        multitask_strategy: Strategy for other runs of its thread, with which it was enqueued; `None` if it was not.
-        metadata: Metadata with which it was enqueued; `None` if it has none, or with a serializer of the caller's own.
+        multitask_strategy: Strategy for other runs of the thread, if the run was enqueued.
+        metadata: Metadata with which the run was enqueued, if any; `None` with a serializer of the caller's own.
         release: Release of the application, if the run's metadata or `RecorderSettings` named one.
     """
 
@@ -447,8 +447,8 @@ class RunSums:
 
     Attributes:
         runs: Number of these runs, at most the newest 1,000.
-        is_complete: Whether they are all runs that pass the filters.
-        total: Sums of all runs; its `runs` counts those that called a model.
+        is_complete: Whether these are all runs that pass the filters.
+        total: Sums of all runs. Its `runs` is the number of runs that called a model.
         by_thread: Sums by thread, the most expensive first.
         by_model: Sums by model, the most expensive first.
     """
@@ -513,7 +513,7 @@ class Span:
         status: `running`, `success`, `error`, `interrupted` or `cancelled`.
         started_at: Start time by the database's clock, as exact as the last clock synchronization.
         ended_at: End time; `None` while the span is running.
-        checkpoint_ns: Namespace of the task it ran in.
+        checkpoint_ns: Namespace of the task in which the span ran.
         checkpoint_id: The checkpoint from which its superstep started.
         step: The superstep.
         node: The node.
@@ -596,7 +596,7 @@ class TimelineSpan:
         status: As in `Span`.
         started_at: Start time.
         ended_at: End time; `None` while the span is running.
-        checkpoint_ns: Namespace of the task it ran in.
+        checkpoint_ns: Namespace of the task in which the span ran.
         checkpoint_id: The checkpoint from which its superstep started.
         step: The superstep.
         node: The node.
@@ -605,10 +605,10 @@ class TimelineSpan:
         model: The model.
         tool_call_id: For a tool span, the model's tool call.
         input_tokens: Input tokens of the span and the spans below it.
-        output_tokens: Output tokens of the same.
-        cost: Cost of the same; `None` if none of them has a cost.
+        output_tokens: Output tokens of the same spans.
+        cost: Cost of the same spans; `None` if none of them has a cost.
         error_type: Qualified name of the exception.
-        error_message: The first 400 characters of its message.
+        error_message: The first 400 characters of the exception's message.
     """
 
     span_id: str
@@ -647,7 +647,7 @@ class Timeline:
         attempts: Start times of the run's attempts.
         started_at: Start of the first span; `None` if there is none.
         ended_at: End of the span that ended last; `None` if none has ended.
-        next_since: Start of the first span that the timeline leaves out because the run has too many.
+        next_since: Start of the first span that is left out because the run has more than 20,000; else `None`.
     """
 
     spans: tuple[TimelineSpan, ...]
@@ -673,7 +673,7 @@ class ToolStatistics:
         error_rate: Errors among the calls that have an outcome, 0 to 1; `None` if there is none.
         mean: Mean seconds of a finished call; `None` if none has finished.
         p50: Median seconds of a finished call.
-        p95: 95th percentile of the same.
+        p95: 95th percentile of these seconds.
         last_at: Time of the last call.
         compensated: Calls that were compensated, as the tool ledger records them; 0 in statistics of spans.
     """
@@ -695,7 +695,7 @@ _TOKENS: Final = UUID("6f1d5f0a-7c2e-4c55-9f43-6a2f1f0e7d10")
 
 
 def action_token(thread_id: str, tool: str, key: str) -> str:
-    """Return the UUID of an action that began on a thread: the same for each attempt, and on forks."""
+    """Return the UUID of an action that began on a thread. Each attempt has the same UUID, also on forks."""
     return str(uuid5(_TOKENS, f"{thread_id}\0{tool}\0{key}"))
 
 
@@ -806,7 +806,7 @@ class BackfillReport:
     Attributes:
         threads: Threads visited.
         checkpoints: Checkpoints compared.
-        filled: Checkpoints recorded.
+        filled: Checkpoints whose missing messages were recorded.
         messages: Messages that were missing from the record.
         statuses: Threads whose status changed.
         problems: Checkpoints that could not be read.

@@ -34,8 +34,8 @@ class Pages:
     Attributes:
         address: The checkpoint.
         channel: The channel.
-        revision: The revision of its row.
-        left: Stored runs of messages between `head` and `tail`, which are not read yet.
+        revision: The revision of the checkpoint's row.
+        left: Runs of adjacent messages between `head` and `tail` that are not read yet.
         head: The first messages.
         tail: The last messages.
         page: Minimum number of messages that the next reading adds.
@@ -64,7 +64,7 @@ async def open_pages(
     channel: str,
     keep: Collection[str],
 ) -> Pages | None:
-    """Return the first and the last page of a channel, or all of it if it is not stored message by message.
+    """Return the first and the last page of a channel, or the whole channel if it is not stored message by message.
 
     Three round trips at most. DeltaChannels and states of older versions need more.
 

@@ -58,7 +58,7 @@ class Budget:
 
 
 def budget_of(options: WindowOptions) -> Budget:
-    """Validate the options of a window.
+    """Check the options of a window, and return them as a `Budget`.
 
     Raises:
         ConfigurationError: If an option is invalid.
@@ -100,8 +100,8 @@ def counter_of(counter: Any) -> TokenCounter:
 def window(messages: Sequence[Any], **options: Unpack[WindowOptions]) -> list[BaseMessage]:
     """Return the newest messages that fit a budget, and messages that are always kept, in their order.
 
-    Tool calls stay with their results. Unlike LangChain's `trim_messages`, the result is not reduced to system messages
-    if the messages since a person's last one exceed the budget. Applied to its own result, it changes nothing.
+    Tool calls stay with their results. If the messages since a person's last message exceed the budget, LangChain's
+    `trim_messages` keeps only system messages; this function does not. A second call on the result changes nothing.
 
     Args:
         messages: The conversation, oldest first. It is not changed.
@@ -152,7 +152,8 @@ def choose(
         head: The first messages, unless `tail` begins with them.
         tail: The last messages.
         budget: The limits.
-        is_whole: Whether no messages lie between `head` and `tail`. If some do, `head` has all kept first messages.
+        is_whole: Whether no messages lie between `head` and `tail`. If it is false, `head` must have all messages of
+            the beginning that are kept.
     """
     known = [*head, *tail]
     if is_whole and budget.fits(known):
@@ -216,7 +217,7 @@ def _is_human(message: BaseMessage) -> bool:
 def _cuts(messages: Sequence[BaseMessage], start: int, *, is_whole: bool) -> list[int]:
     """Return the positions at which a window may begin without separating a tool call from its results.
 
-    A result whose call is unknown excludes all positions up to it, unless the conversation is whole.
+    A tool result whose call was not read excludes all positions up to the result, unless the conversation is whole.
     """
     called: dict[str, int] = {}
     # For each message, the position of the first message that must stay with it.

@@ -1,9 +1,9 @@
 """Tool executions: each action takes effect at most once, even if the process is killed.
 
-An action is an intent, an act and an outcome. `intents` reads a call and its intent from what LangGraph or a function
-asks for. `action_runner` commits the intent, calls the tool by `acting`, and writes the outcome that `results` encodes;
-`recorded` decides what follows from an action that is recorded already. `executor` calls tools and runs the statements
-of `executions`, blocking or async.
+An action is an intent, an act and an outcome. `intents` makes a call and its intent from a request of LangGraph or a
+function call. `action_runner` commits the intent, calls the tool through `acting`, and writes the outcome that
+`results` encodes. `recorded` decides what follows if an action is recorded already. `executor` calls tools and runs the
+statements of `executions`, blocking or async.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The act between a committed intent and its outcome: one attempt of a tool to take effect.
+"""One attempt at an action: the call of a tool after its intent is committed and before its outcome is written.
 
 Blocking and async callers share this code. It awaits only its executor and a connection.
 """
@@ -37,7 +37,7 @@ from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue, Rest
 from langgraph_pgstate.tools.intents import Execution, ToolCall, running_execution
 from langgraph_pgstate.tools.results import ParentAnswer, is_error
 
-# The server's time limit of a transaction exceeds that of its tool by so many seconds. It is for a process that hangs.
+# Seconds by which the server's limit of a transaction exceeds the tool's timeout. It is for processes that hang.
 _SERVERS_GRACE = 1.0
 # Time limit for the server to end a transaction whose COMMIT was not confirmed.
 _COMMIT_SECONDS = 5.0
@@ -47,13 +47,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Raised(Exception):
-    """A carrier of a tool's exception out of a transaction, which is rolled back on the way.
+    """An exception that carries a tool's exception out of a transaction, so that the transaction is rolled back.
 
     Attributes:
-        error: The exception.
+        error: The tool's exception.
         is_begun: Whether the tool was called.
-        is_rolled_back: Whether the database rolled the tool back. The error is then not the tool's failure.
-        rest: The tool itself, if its caller stopped waiting and raised the exception.
+        is_rolled_back: Whether the database rolled the transaction back. Then the tool itself has not failed.
+        rest: The tool, which may still run, if its caller stopped waiting and raised the exception.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Raised(Exception):
 
 
 class Refused(Exception):
-    """A carrier of a tool's error message out of a transaction, which is rolled back on the way."""
+    """An exception that carries a tool's error message out of a transaction, so that the transaction is rolled back."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -92,7 +92,7 @@ async def act(executor: Executor, call: ToolCall, execution: Execution) -> Any:
         if not isinstance(abandoned.error, Overdue):
             raise Raised(abandoned.error, rest=abandoned.rest) from abandoned.error
         overdue = call.intent.error(ToolTimeoutError, seconds)
-        # Unless the tool may be repeated, its unknown outcome must end the run.
+        # If the tool may not be repeated, its unknown outcome must end the run.
         overdue.is_final = not call.policy.may_repeat
         raise Raised(overdue, rest=abandoned.rest) from None
     except Exception as error:
@@ -121,7 +121,7 @@ async def act_in_transaction(
         executor: The executor.
         call: The call.
         execution: The attempt, without a connection.
-        outcome_of: Returns the outcome of a result.
+        outcome_of: Returns the `Outcome` to store for a result.
 
     Raises:
         Raised: If the tool raises, or the transaction cannot begin or be committed.
@@ -197,7 +197,7 @@ async def _act_and_record(
 
 
 async def _finish(executor: Executor, db: Connection, intent: Intent, outcome: Outcome) -> bool:
-    """Write an outcome in a tool's transaction, during which data keys may have expired."""
+    """Write an outcome in a tool's transaction. Load data keys that have expired during the transaction."""
     held: HeldKeys | None = None
     while True:
         try:
@@ -229,7 +229,7 @@ def undone(error: E, tool: str) -> E:
 
 
 def caused(error: E, cause: BaseException) -> E:
-    """Return an error with its cause set, for an error that other code raises."""
+    """Set the cause of an error that other code raises, and return the error."""
     error.__cause__ = cause
     return error
 
@@ -237,7 +237,7 @@ def caused(error: E, cause: BaseException) -> E:
 def with_connection(function: F, name: str, schema: str) -> F:
     """Return a function that passes the current attempt's connection as `connection`.
 
-    Its signature lacks this parameter.
+    The signature of the returned function lacks this parameter.
 
     Raises:
         ConfigurationError: If the function has no parameter `connection`.

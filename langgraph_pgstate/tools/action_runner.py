@@ -66,7 +66,7 @@ class ActionRunner:
         self.executor = executor
         self.recorded = RecordedActions(executor, codec, settings)
         self._codec, self._settings = codec, settings
-        # Namespaces without stored checkpoints, by the names of their graphs.
+        # Namespaces, without task ids, whose checkpoints are not stored in the ledger's schema.
         self._unsaved: set[str] = set()
 
     async def perform(self, call: ToolCall) -> Any:
@@ -82,15 +82,15 @@ class ActionRunner:
         """
         if call.policy.transactional and call.policy.timeout is not None and self.executor.is_borrowed:
             raise ToolSetupError(
-                f"{call.intent.tool} is transactional and has a timeout, which closes its connection; that cannot be "
-                "the ledger's only connection. Give a pool or a DSN"
+                f"{call.intent.tool} is transactional, and its timeout would close the ledger's only connection. Give "
+                "the ledger a pool or a DSN"
             )
         try:
             return await self.executor.cancelled_once(self._perform(call))
         except BaseException as error:
             is_over = isinstance(error, Exception) and not (isinstance(error, PGStateError) and error.is_final)
             if call.is_counted and not is_over:
-                # Code of the task may call the action again. It must not act during or after this attempt.
+                # The task may make the same call again. It must be the same action, as this attempt may have an effect.
                 repeat_next(call.intent.idempotency_key)
             raise
 
@@ -112,8 +112,8 @@ class ActionRunner:
         """Commit the intent of a call, unless the action has a recorded outcome.
 
         Returns:
-            The call, which may turn out to be another action; the number of the attempt that may begin now; the
-            recorded outcome.
+            The call, under another key if it turns out to be another action; the number of the attempt that may begin
+            now; the recorded outcome, if there is one.
         """
         waited, pause = 0.0, _FIRST_PAUSE
         ttl_seconds = self._settings.ttl_seconds
@@ -159,11 +159,11 @@ class ActionRunner:
         return await self._before(intent, self._unless_stopped(intent, taken))
 
     async def _is_alive(self, intent: Intent, asked_at: float) -> bool:
-        """Return whether other processes still consider an attempt alive, however late its intent was confirmed.
+        """Return whether other processes still consider an attempt alive. Renew it if its intent was confirmed late.
 
         Args:
             intent: The recorded attempt.
-            asked_at: Earliest time at which the recording was asked for, by `lease_clock`.
+            asked_at: Time before the intent was sent, by `lease_clock`.
         """
         while lease_clock() - asked_at > self._settings.ttl_seconds / 2:
             asked_at = lease_clock()
@@ -176,7 +176,7 @@ class ActionRunner:
         return True
 
     async def _before(self, intent: Intent, preparing: Awaitable[T]) -> T:
-        """Await a step before the tool runs, and note in an error that the tool was not started."""
+        """Await a step before the tool runs. Add to an error that the tool was not started."""
         try:
             return await preparing
         except (DatabaseError, SchemaError) as error:
@@ -211,12 +211,12 @@ class ActionRunner:
     async def _catch_up(self, intent: Intent, is_saved: bool) -> None:
         """Wait until the checkpoint from which a call was made is stored.
 
-        If the process died before, the model would be called again and would repeat the tool call under another id. The
-        task's id would also change.
+        If the process died before that, the model would be called again and would repeat the tool call under another
+        id. The task's id would also change.
 
         Raises:
-            UnavailableError: If a checkpoint that will be stored has not been stored after `wait_seconds`, or two
-                seconds if that is less.
+            UnavailableError: If a checkpoint that will be stored has not been stored after `wait_seconds`, and after at
+                least two seconds.
         """
         names = "|".join(part.partition(":")[0] for part in (intent.checkpoint_ns or "").split("|"))
         is_certain = is_saved and not names
@@ -400,7 +400,7 @@ def _keep_outcome(intent_id: str, outcome: Outcome) -> None:
 
 
 def _may_retry(call: ToolCall, attempt: int, raised: Raised | None) -> bool:
-    """Return whether another attempt may follow a failed one at once. After an unknown outcome it may not."""
+    """Return whether another attempt may follow a failed one at once. No attempt follows an unknown outcome."""
     error = None if raised is None else raised.error
     if raised is not None and not raised.is_begun:
         return False

@@ -29,7 +29,7 @@ class Budget(BaseCallbackHandler):
     """A limit that ends a run with an error when its supersteps or tokens are used up. Serves many runs at once.
 
     A superstep over the limit does not begin. Tokens are known only after a model call, so the call that exceeds the
-    limit is the last one. Tokens of subgraphs count for their root; their supersteps do not.
+    limit is the last one. Tokens of subgraphs count for the root graph's run; supersteps of subgraphs do not.
 
     Args:
         max_steps: Supersteps of the root graph in one invocation.

@@ -28,7 +28,7 @@ class Compensator:
         name: Name in the ledger.
         function: Called with the `ToolExecution` to compensate and its recorded result, or `None` if the result could
             not be stored.
-        policy: The tool policy.
+        policy: Policy of the compensation.
     """
 
     name: str
@@ -57,7 +57,7 @@ async def compensate_all(
     for effect, is_copy in effects:
         compensator = compensators.get(effect.tool)
         if is_copy:
-            # Otherwise both threads would compensate the same effect.
+            # Only the effect's own thread compensates it, so that it is not compensated twice.
             elsewhere.append(effect)
         elif effect.status != "success":
             unsettled.append(effect)

@@ -19,7 +19,7 @@ from langgraph_pgstate.record.types import ToolExecution
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
 
-# Marks a `Command` for the parent graph that the tool raised instead of returning it.
+# Prefixes of the type of a stored result. This one marks a `Command` for the parent graph that the tool raised.
 PARENT_RESULT: Final = "parent/"
 UNSTORABLE_RESULT: Final = "none/"
 # Marks bytes in a frame: compressed, with a checksum. Results of earlier versions have no mark.
@@ -34,7 +34,7 @@ E = TypeVar("E", bound=PGStateError)
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """The intent to run a tool.
+    """The intent to run a tool, which is committed before the tool runs.
 
     Attributes:
         thread_id: The thread.
@@ -104,14 +104,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A row as the ledger reads it.
+    """A row of `tool_executions` as the ledger reads it.
 
     Attributes:
-        execution: The public part.
+        execution: The public columns.
         fingerprint: Fingerprint of the model's request.
         intent_id: Id of the last attempt.
         answers: Number of the task's resume values that are used up after the action.
-        is_expired: Whether the holder's liveness has expired.
+        is_expired: Whether `alive_until` has passed.
         result_type: Type of the encoded result.
         result: The encoded result.
     """
@@ -155,7 +155,7 @@ async def begin(
             continue
         if recorded.intent_id != intent.intent_id:
             return 0, recorded
-        # This intent is recorded, but the response was lost. Its liveness may have expired since.
+        # This intent is recorded, but the response was lost. Its `alive_until` may have passed since.
         if await renew(db, queries, intent.thread_id, {intent.intent_id: intent.idempotency_key}, ttl_seconds):
             return recorded.execution.attempt, None
         if recorded.execution.status == "pending":
@@ -165,7 +165,7 @@ async def begin(
 
 
 async def is_reached(db: Connection, queries: Queries, intent: Intent) -> bool:
-    """Return whether the checkpoint from which a call was made is stored, including its root's."""
+    """Return whether the checkpoint from which a call was made and the root graph's checkpoint of then are stored."""
     if intent.checkpoint_id is None:
         return True
     places = {(intent.checkpoint_ns, intent.checkpoint_id), ("", intent.root_checkpoint_id or intent.checkpoint_id)}
@@ -332,7 +332,7 @@ async def limit_transaction(db: Connection, queries: Queries, seconds: float) ->
 async def renew(
     db: Connection, queries: Queries, thread_id: str, intents: Mapping[str, str], ttl_seconds: float
 ) -> int:
-    """Renew the liveness of attempts of one thread. `intents` maps intent ids to keys. One statement.
+    """Renew `alive_until` of attempts on one thread. `intents` maps intent ids to keys. One statement.
 
     Returns:
         Number of attempts that are still running.
@@ -351,7 +351,7 @@ async def renew(
 async def renew_all(
     db: Connection, queries: Queries, attempts: Mapping[str, Mapping[str, str]], ttl_seconds: float
 ) -> None:
-    """Renew the liveness of attempts of several threads. One statement for each thread."""
+    """Renew `alive_until` of attempts on several threads. One statement for each thread."""
     for thread_id, intents in attempts.items():
         await renew(db, queries, thread_id, intents, ttl_seconds)
 

@@ -1,6 +1,6 @@
 -- name: begin_tool_execution
--- Record the intent to run a tool, unless the action exists already or its thread was deleted; return whether it was
--- recorded.
+-- Record the intent to run a tool, unless the action exists already or its thread was deleted. Return a row if the
+-- intent was recorded.
 -- seals: tool_executions.fingerprint
 -- seals: tool_executions.arguments
 WITH intended AS MATERIALIZED (
@@ -23,7 +23,7 @@ ON CONFLICT (thread_id, idempotency_key) DO NOTHING
 RETURNING attempt;
 
 -- name: get_tool_execution
--- Return one tool execution with its exact result, and whether its holder's time has expired.
+-- Return one tool execution with its exact result, and whether its `alive_until` has passed.
 -- opens: tool_executions.fingerprint
 -- opens: tool_executions.arguments
 -- opens: tool_executions.result
@@ -37,8 +37,8 @@ FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key;
 
 -- name: take_over_tool_execution
--- Begin another attempt at an action, if it is unchanged and no live process runs it; of several concurrent calls, one
--- succeeds.
+-- Begin another attempt at an action, if its row is unchanged and no live process runs it. If several calls are
+-- concurrent, one succeeds.
 -- seals: tool_executions.arguments
 -- leaves: tool_executions.result
 -- leaves: tool_executions.preview
@@ -73,8 +73,8 @@ WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
 RETURNING attempt;
 
 -- name: settle_tool_execution
--- Set the outcome of an action that no live process runs, if it is unchanged; its former process can no longer write an
--- outcome. A successful compensation marks the action that it compensates.
+-- Set the outcome of an action that no live process runs, if its row is unchanged. Its former process can no longer
+-- write an outcome. A successful compensation marks the action that it compensates.
 -- seals: tool_executions.result
 -- seals: tool_executions.preview
 -- seals: tool_executions.error_message
@@ -163,8 +163,8 @@ FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND task_id = :task_id;
 
 -- name: count_stored_checkpoints
--- Return how many of two checkpoints are stored: the task's and its root's. LangGraph may still be writing them while
--- the task runs.
+-- Return how many of two checkpoints are stored: the checkpoint of the task's graph and that of the root graph.
+-- LangGraph may still be writing them while the task runs.
 SELECT count(*) FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id
     AND ((checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id)

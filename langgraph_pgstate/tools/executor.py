@@ -1,4 +1,4 @@
-"""Executors, which run statements, sleeps, tools and liveness renewals for `ActionRunner`, blocking or async.
+"""Executors: they run statements, call tools, wait and renew attempts for `ActionRunner`, blocking or async.
 
 `ActionRunner` awaits only its executor. A blocking executor never suspends, so a blocking ledger runs the coroutine to
 its end with one `send`.
@@ -80,7 +80,7 @@ class Abandoned(Exception):
 
 
 class Executor(Runner, Protocol):
-    """A runner of statements that also calls tools, waits, and renews liveness, in blocking or async code.
+    """A runner of statements that also calls tools, waits, and renews attempts, in blocking or async code.
 
     Attributes:
         queries: The queries of the ledger's schema.
@@ -141,7 +141,7 @@ class Executor(Runner, Protocol):
         ...
 
     def alive(self, intent: Intent) -> AbstractContextManager[None]:
-        """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
+        """Renew `alive_until` of an attempt during a `with` block. The blocks of one attempt may overlap."""
         ...
 
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
@@ -149,7 +149,7 @@ class Executor(Runner, Protocol):
         ...
 
     async def load_keys(self, error: MissingKeysError, held: HeldKeys | None) -> HeldKeys:
-        """Load the data keys that a statement on a lent connection has missed; see `Database.load_keys`."""
+        """Load the encryption keys that a statement on a lent connection lacked; see `Database.load_keys`."""
         ...
 
 
@@ -163,7 +163,7 @@ _under_way: list[str] = []
 def under_way(intent_id: str) -> Iterator[None]:
     """Mark an attempt as in progress, from before its intent is sent until its outcome is recorded or given up.
 
-    The blocks of one attempt may overlap.
+    The `with` blocks of one attempt may overlap.
     """
     _under_way.append(intent_id)
     try:
@@ -178,7 +178,7 @@ def is_under_way(intent_id: str | None) -> bool:
 
 
 class _Pulse:
-    """The attempts of one ledger in progress (by thread, from intent id to key), and the abandoned tools."""
+    """The attempts in progress of one ledger, by thread and intent id, and its abandoned tools."""
 
     def __init__(self, ttl_seconds: float) -> None:
         self.ttl_seconds = ttl_seconds
@@ -189,7 +189,7 @@ class _Pulse:
 
     @contextmanager
     def beating(self, intent: Intent) -> Iterator[None]:
-        """Include an attempt in the renewals of liveness while the `with` block runs."""
+        """Renew an attempt while the `with` block runs."""
         self._count(intent, 1)
         try:
             yield
@@ -237,12 +237,12 @@ class _Pulse:
             }
 
     async def renew(self, runner: Runner, queries: Queries, attempts: dict[str, dict[str, str]]) -> None:
-        """Renew the liveness of attempts, even if other calls keep all connections. Errors are logged."""
+        """Renew `alive_until` of attempts, even if other calls use all connections. Errors are logged."""
         try:
             await runner.run_apart(self.ttl_seconds / 6, renew_all, queries, attempts, self.ttl_seconds)
         except PGStateError as error:
             threads = ", ".join(map(repr, attempts))
-            _log.warning("liveness of tool executions of the threads %s could not be renewed: %s", threads, error)
+            _log.warning("alive_until of tool executions of threads %s could not be renewed: %s", threads, error)
 
 
 class _RestOfThread:
@@ -304,7 +304,7 @@ class _RestOfTask:
 
 
 class BlockingExecutor(BlockingRunner, Executor):
-    """The blocking executor. A thread renews liveness, and ends when no attempt is in progress."""
+    """The blocking executor. A thread renews attempts, and ends when no attempt is in progress."""
 
     def __init__(self, database: Database, queries: Queries, ttl_seconds: float) -> None:
         super().__init__(database)
@@ -331,7 +331,7 @@ class BlockingExecutor(BlockingRunner, Executor):
         try:
             wait([future], seconds)
         except BaseException as error:
-            # The exception of a signal handler.
+            # A signal handler raised this exception.
             raise Abandoned(error, _RestOfThread(future)) from error
         if not future.done():
             raise Abandoned(Overdue(), _RestOfThread(future))
@@ -405,7 +405,7 @@ class BlockingExecutor(BlockingRunner, Executor):
 
     @contextmanager
     def alive(self, intent: Intent) -> Iterator[None]:
-        """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
+        """Renew `alive_until` of an attempt during a `with` block. The blocks of one attempt may overlap."""
         with self._pulse.beating(intent):
             self._start_beating()
             yield
@@ -417,7 +417,7 @@ class BlockingExecutor(BlockingRunner, Executor):
             yield borrowed
 
     async def load_keys(self, error: MissingKeysError, held: HeldKeys | None) -> HeldKeys:
-        """Load the data keys that a statement on a lent connection has missed."""
+        """Load the encryption keys that a statement on a lent connection lacked."""
         return self.database.load_keys(error, held)
 
     def close(self, seconds: float) -> None:
@@ -444,7 +444,7 @@ class BlockingExecutor(BlockingRunner, Executor):
 
 
 class AsyncExecutor(AsyncRunner, Executor):
-    """The async executor. A task renews liveness, and ends when no attempt is in progress."""
+    """The async executor. A task renews attempts, and ends when no attempt is in progress."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, ttl_seconds: float) -> None:
         super().__init__(database)
@@ -459,7 +459,7 @@ class AsyncExecutor(AsyncRunner, Executor):
         return await answer if inspect.isawaitable(answer) else answer
 
     async def act(self, function: Callable[[], Any], seconds: float | None) -> Any:
-        """Call a tool. When it is abandoned, cancel it, unless it waits for a thread, which cannot be cancelled."""
+        """Call a tool. If it is abandoned, cancel it, unless it waits for a thread: threads cannot be cancelled."""
         work = StartedWork()
         task = work.start(self.call(function))
         # Retrieve the exception so that asyncio does not log it.
@@ -552,7 +552,7 @@ class AsyncExecutor(AsyncRunner, Executor):
 
     @contextmanager
     def alive(self, intent: Intent) -> Iterator[None]:
-        """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
+        """Renew `alive_until` of an attempt during a `with` block. The blocks of one attempt may overlap."""
         with self._pulse.beating(intent):
             if self._beater is None or self._beater.done():
                 # The task outlives this call, so it gets its own context.
@@ -565,7 +565,7 @@ class AsyncExecutor(AsyncRunner, Executor):
         return self.database.lend()
 
     async def load_keys(self, error: MissingKeysError, held: HeldKeys | None) -> HeldKeys:
-        """Load the data keys that a statement on a lent connection has missed."""
+        """Load the encryption keys that a statement on a lent connection lacked."""
         return await self.database.load_keys(error, held)
 
     async def close(self, seconds: float) -> None:
@@ -625,7 +625,7 @@ class OffloadingExecutor(AsyncExecutor):
 
     @contextmanager
     def alive(self, intent: Intent) -> Iterator[None]:
-        """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
+        """Renew `alive_until` of an attempt during a `with` block. The blocks of one attempt may overlap."""
         with self._blocking.alive(intent):
             yield
 

@@ -33,16 +33,16 @@ from langgraph_pgstate.tools.results import as_answer
 if TYPE_CHECKING:
     from langgraph.prebuilt.tool_node import ToolCallRequest
 
-# The end of the default `repr` of an object.
+# The memory address in the default `repr` of an object.
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _MAX_DEPTH = 100
-# Methods of a tool that are called before its handlers.
+# Methods of a tool that run before LangChain calls the handlers of the tool's start.
 _STARTING: Final = ("invoke", "ainvoke", "run", "arun")
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The execution in which a tool runs.
+    """The attempt at an action in which a tool runs, as `current_execution()` returns it.
 
     Attributes:
         thread_id: The thread.
@@ -127,7 +127,7 @@ class CallReader:
         database: The database of the ledger.
         schema: The schema.
         settings: The settings of the ledger.
-        run_of: Returns the run of a config that does not name it.
+        run_of: Returns the id of the run that a recorder records of a config, for configs that name no run.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class CallReader:
         self._settings, self._run_of = settings, run_of
 
     def of_request(self, request: ToolCallRequest, policy: ToolPolicy, act: Callable[[], Any]) -> ToolCall:
-        """Return a `ToolNode`'s tool call.
+        """Return the `ToolCall` of a request of a `ToolNode`.
 
         Raises:
             ToolSetupError: If the graph runs without a thread.
@@ -176,7 +176,7 @@ class CallReader:
         kwargs: Mapping[str, Any],
         policy: ToolPolicy,
     ) -> ToolCall:
-        """Return a function call in a node.
+        """Return the `ToolCall` of a function that is called in a node.
 
         Without a key function, the action is the n-th call with these arguments in the task or in the calling action. A
         task that is run again after a crash has the same id and makes the same calls.
@@ -334,7 +334,7 @@ def repeat_next(key: str) -> None:
 
 
 def _ordinal(config: Mapping[str, Any], call: str) -> int:
-    """Return the number of equal calls that this execution of the task or of the outer action made before."""
+    """Return the number of a call, from 0, among the equal calls of this execution of the task or the outer action."""
     with _ordinals_lock:
         left = _ordinals_left(config, call)
         left.sort()

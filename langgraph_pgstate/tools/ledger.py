@@ -300,7 +300,7 @@ class AsyncToolLedger(_Ledger):
         return await self._executor.run(read, self._queries, found)
 
     async def result(self, reference: str) -> Any:
-        """Return the whole result that a summary refers to.
+        """Return the whole result for the reference in a summary (see `ToolSettings.result_limit`).
 
         Raises:
             ConfigurationError: If `reference` is not a reference.
@@ -383,8 +383,8 @@ class ToolLedger(_Ledger):
         queries: The queries of the schema.
         codec: Serializer of results; by default LangGraph's own.
         settings: Settings for all tools.
-        default: Policy of tools without one.
-        run_of: Returns the run of a config that does not name it.
+        default: Policy of tools that have no policy of their own.
+        run_of: Returns the id of the run that a recorder records of a config, for configs that name no run.
 
     Example:
         >>> tools = ToolNode([charge], wrap_tool_call=ledger, awrap_tool_call=ledger.acall)
@@ -468,7 +468,7 @@ class ToolLedger(_Ledger):
         return run_blocking(self._compensate(what, run_id, to_checkpoint))
 
     def close(self) -> None:
-        """Wait up to `ToolSettings.wait_seconds` for abandoned tools, and stop renewing.
+        """Wait up to `ToolSettings.wait_seconds` for tools whose callers have stopped waiting. Then stop renewing.
 
         On the thread of an event loop, this does not wait.
         """

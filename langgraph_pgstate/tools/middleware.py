@@ -59,10 +59,10 @@ def middleware_of(ledger: Any) -> Any:
 
 @contextmanager
 def _outside_of_approval(request: ToolCallRequest) -> Iterator[None]:
-    """Refuse a `HumanInTheLoopMiddleware` that asks about this call within the ledger's action.
+    """Refuse a `HumanInTheLoopMiddleware` that is listed after the ledger, and so asks within the ledger's action.
 
-    The action would be the model's request: a rejection would be recorded as a failure of the request, and an edited
-    call would act under the request's key.
+    The action would then be the model's request: a rejection would be recorded as a failure of the request, and an
+    edited call would act under the request's key.
 
     Raises:
         ToolSetupError: If there is such a middleware. The tool was not called.
@@ -89,7 +89,7 @@ def _names(approval: Mapping[str, Any]) -> tuple[Any, Any]:
 def _past_other_middleware() -> Iterator[None]:
     """Pass a final error through middleware that retries tools or reports their errors to the model.
 
-    LangChain's own middleware lets only the exceptions pass by which LangGraph stops a graph.
+    LangChain's own middleware passes on only exceptions of type `GraphBubbleUp`. So the error becomes one of these.
     """
     try:
         yield

@@ -44,7 +44,7 @@ class ToolRetry:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """The policy of a tool.
+    """The policy of a tool: what identifies its actions, when they are repeated, and how long they may take.
 
     Attributes:
         key: Function that returns the action's key from the arguments; by default the model's tool call id.
@@ -93,7 +93,7 @@ class ToolPolicy:
         if (self.on_unknown == "check") != (self.check is not None):
             raise ConfigurationError('on_unknown="check" and check=... must be given together')
         if self.key is not None and not callable(self.key):
-            raise ArgumentTypeError("key must be a function of the arguments")
+            raise ArgumentTypeError(f"key must be a function of the arguments, not {self.key!r}")
         if self.timeout is not None and self.timeout <= 0:
             raise ConfigurationError(f"timeout must be a positive number of seconds, not {self.timeout!r}")
         if self.retry.attempts < 1:
@@ -101,7 +101,7 @@ class ToolPolicy:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether an action without outcome may be run again. An uncommitted transaction had no effect."""
+        """Whether an action without outcome may be run again. A transactional tool without outcome had no effect."""
         return self.transactional or self.on_unknown == "retry"
 
 
@@ -129,6 +129,8 @@ class ToolSettings:
 
     def __post_init__(self) -> None:
         if self.ttl_seconds <= 0 or self.wait_seconds < 0:
-            raise ConfigurationError("ttl_seconds must be positive, and wait_seconds not negative")
+            given = f"{self.ttl_seconds} and {self.wait_seconds}"
+            raise ConfigurationError(f"ttl_seconds must be more than 0 and wait_seconds 0 or more, not {given}")
         if self.preview_length < 0 or (self.result_limit is not None and self.result_limit < 0):
-            raise ConfigurationError("result_limit and preview_length must not be negative")
+            given = f"{self.result_limit} and {self.preview_length}"
+            raise ConfigurationError(f"result_limit and preview_length must be 0 or more, not {given}")

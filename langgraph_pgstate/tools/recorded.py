@@ -172,7 +172,7 @@ class RecordedActions:
             raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
         status = recorded.execution.status
         if status == "success" or (status == "running" and not is_gone(recorded)):
-            reason = f"is not unknown: its status is {status}"
+            reason = f"cannot be settled: its status is {status}"
             raise AlreadySettledError(thread_id, key, recorded.execution.tool, reason)
         is_same = seen is None or seen == recorded.execution
         if not is_same or not await self._settle(
@@ -200,12 +200,12 @@ class RecordedActions:
 
 
 def is_gone(recorded: Recorded) -> bool:
-    """Return whether no process runs an action, because its process is dead or its liveness has expired."""
+    """Return whether no process runs an action, because its process is dead or its `alive_until` has passed."""
     return is_known_gone(recorded) or (recorded.execution.holder_id != holder_id() and recorded.is_expired)
 
 
 def is_known_gone(recorded: Recorded) -> bool:
-    """Return whether it is certain that no process runs an action, even before the liveness expires."""
+    """Return whether it is certain that no process runs an action, even before its `alive_until`."""
     execution = recorded.execution
     if execution.status != "running":
         return True
@@ -222,7 +222,8 @@ def answers_of(recorded: Recorded, intent: Intent) -> int:
 def other_action(call: ToolCall, recorded: Recorded) -> Intent | None:
     """Return an intent under a new key if the recorded action is a different action, else `None`.
 
-    Some providers number their tool calls from 0 in every response, and a fork may edit the requested call.
+    Different actions may have the same key: some providers number their tool calls from 0 in every response, and a fork
+    may edit the requested call.
     """
     intent, execution = call.intent, recorded.execution
     if None not in (intent.fingerprint, recorded.fingerprint) and intent.fingerprint != recorded.fingerprint:

@@ -88,7 +88,7 @@ def restore(codec: ValueCodec, recorded: Recorded) -> Any:
     where = f"the result of {execution.tool} ({execution.idempotency_key!r} on thread {execution.thread_id!r})"
     if recorded.result_type is not None and recorded.result_type.startswith(UNSTORABLE_RESULT):
         kind = recorded.result_type.removeprefix(UNSTORABLE_RESULT)
-        raise NotFoundError(f"{where} was a {kind}, which no serializer could store; it did succeed")
+        raise NotFoundError(f"{where} is not stored: the serializer could not encode a {kind}. The tool succeeded")
     if recorded.result_type is None or recorded.result is None:
         raise NotFoundError(f"{where} is not recorded: its status is {execution.status}")
     kind, data = open_result(recorded.result_type, recorded.result, where)
@@ -195,7 +195,7 @@ def parse_reference(reference: str) -> tuple[str, str]:
     """
     thread_id, slash, key = reference.removeprefix(_SCHEME).partition("/")
     if not reference.startswith(_SCHEME) or not slash or not thread_id or not key:
-        raise ConfigurationError(f"{reference!r} must be a reference to a tool's result, which begins with {_SCHEME}")
+        raise ConfigurationError(f"reference must have the form {_SCHEME}THREAD/KEY, not {reference!r}")
     return unquote(thread_id), unquote(key)
 
 

@@ -141,7 +141,7 @@ def test_what_only_an_export_shows_is_found(state: PGState, ask: Ask) -> None:
     assert found(state) == []
     assert len(found(state, exported=lines)) == 5
     for line in (b"{}", b"[]", b"no", b'{"thread_id":"t","chain_id":"c","number":1,"hash":"x"}'):
-        with pytest.raises(ConfigurationError, match="not a line of an export"):
+        with pytest.raises(ConfigurationError, match="exported must be lines"):
             state.audit.verify(exported=[line])
 
 

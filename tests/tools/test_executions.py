@@ -57,7 +57,7 @@ async def test_what_runs_elsewhere_is_waited_for_until_its_time_has_passed(
             with pytest.raises(ToolBusyError, match="elsewhere") as raised:
                 await bench.invoke(graph, None, past)
             assert raised.value.retryable
-            with pytest.raises(ConfigurationError, match="is not unknown"):
+            with pytest.raises(ConfigurationError, match="cannot be settled"):
                 await bench.do(bench.ledger.settle, f"t{number}", "call_1", "done")
             connection.execute(f"UPDATE {schema}.tool_executions SET alive_until = now()")
             await bench.invoke(graph, None, past)

@@ -204,7 +204,7 @@ async def test_what_no_serializer_can_store_is_still_on_record(bench: Bench) -> 
     with pytest.raises(OSError, match="after"):
         await bench.invoke(graph, ask(), thread())
     assert (await bench.do(bench.ledger.list, "t"))[0].status == "success"
-    with pytest.raises(NotFoundError, match="it did succeed"):
+    with pytest.raises(NotFoundError, match="The tool succeeded"):
         await bench.invoke(graph, None, thread())
 
 

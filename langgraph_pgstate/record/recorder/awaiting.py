@@ -16,10 +16,10 @@ async def _coroutine() -> None:
 class Awaited(functools.partial[Any]):
     """A callback that LangChain's async managers await and its blocking managers call.
 
-    The async managers await a callback if `inspect.iscoroutinefunction` is true of it; for a partial, of its function.
-    The blocking managers call it and run a returned coroutine in another thread while the event loop is blocked.
-    LangGraph uses blocking managers even inside an event loop, for the function of a conditional edge. So the awaitable
-    returned here is not a coroutine.
+    The async managers await a callback if `inspect.iscoroutinefunction` is true of it. For a partial, Python tests the
+    wrapped function. The blocking managers call the callback, and run a returned coroutine in another thread while the
+    event loop is blocked. LangGraph uses blocking managers even inside an event loop, for the function of a conditional
+    edge. So the awaitable returned here is not a coroutine.
     """
 
     _callback: Callable[..., Awaitable[None]]

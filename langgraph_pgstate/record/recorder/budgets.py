@@ -86,7 +86,7 @@ class Budgets:
         self._prices: Sequence[Price] = ()
         self._has_budgets = False
         self._day = 0.0
-        # Before this time no call is checked, because there are no budgets or they could not be read.
+        # Until this time the spending is not read, because there are no budgets or the last reading has failed.
         self._unchecked_until = float("-inf")
         self._fresh_for = _FRESH_SECONDS
         self._readings = itertools.count(1)
@@ -96,7 +96,7 @@ class Budgets:
         self._known: dict[Owner, _Known] = {}
         self._started: dict[UUID, _Started] = {}
         self._calls: deque[_Call] = deque()
-        # By model, the cost of its last call.
+        # The cost of the last call of each model.
         self._usual: dict[str, Decimal] = {}
 
     def is_known(self, run: RunRecord) -> bool:
@@ -127,7 +127,7 @@ class Budgets:
                 _READ_SECONDS, read_spending, self._queries, asked, self._counted_ids
             )
         except PGStateError as error:
-            _log.warning("what was spent of budgets is not known: %s", error)
+            _log.warning("today's costs could not be read; budgets are checked with the last known costs: %s", error)
             spending = None
         finally:
             with self._lock:
@@ -153,7 +153,7 @@ class Budgets:
         Args:
             run: The run.
             id: The call, which `settle` or `release` ends.
-            model: The model's name before the call.
+            model: The model's name, as far as it is known before the call.
         """
         owners = owners_of(run)
         with self._lock:
@@ -193,12 +193,12 @@ class Budgets:
                     self._usual[started.model] = cost
 
     def release(self, id: UUID) -> None:
-        """Remove a model call that has failed."""
+        """Stop counting a model call that has failed."""
         with self._lock:
             self._started.pop(id, None)
 
     def _counted_ids(self) -> list[str]:
-        """Return the spans that are counted here, so that their recorded cost is not counted again."""
+        """Return the ids of ended calls that this process counts, so that their recorded cost is not counted again."""
         with self._lock:
             return [call.span_id for call in self._calls]
 
@@ -210,7 +210,9 @@ def owners_of(run: RunRecord) -> tuple[Owner, ...]:
 
 
 class BudgetGuard(BaseCallbackHandler):
-    """A callback handler that refuses model calls. It is not the recorder, because errors of that must not end a run.
+    """A callback handler that refuses model calls if a budget is used up.
+
+    It is separate from the recorder, because errors of the recorder must not end a run.
 
     Args:
         check: Called with the id of the span that makes a call, the id of the call and the name of its model. It raises

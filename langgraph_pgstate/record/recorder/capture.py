@@ -205,7 +205,7 @@ def status_of(error: BaseException) -> str:
 
 
 def targets_of(output: Any) -> list[tuple[str, Any]]:
-    """Return the target nodes of the commands in an output, each with `None` for its reason."""
+    """Return the target nodes of the commands in an output. Each is paired with `None`: a command has no reason."""
     commands = output if isinstance(output, list | tuple) else [output]
     found: list[tuple[str, Any]] = []
     for command in commands:

@@ -1,4 +1,4 @@
-"""The callbacks of LangChain and LangGraph, forwarded to a tracker; or to the recorder of an event loop."""
+"""Handlers of LangChain's and LangGraph's callbacks: the base of both recorders, and `LoopRecorder` for servers."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class RecordingHandler(GraphCallbackHandler):
             span.invocation = {"store.id": store, "record.id": record_id}
 
     def end_memory(self, id: UUID, error: BaseException | None = None) -> None:
-        """End a span of an operation of memory."""
+        """End the span of a memory operation."""
         self._ended(self._tracker.end(id, error=error))
 
     def on_interrupt(self, event: GraphInterruptEvent) -> None:
@@ -281,7 +281,7 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
     from langgraph.pregel.remote import RemoteGraph
 
     if isinstance(graph, RemoteGraph):
-        raise ArgumentTypeError("a RemoteGraph runs on another server; record it there")
+        raise ArgumentTypeError("graph must run in this process, got a RemoteGraph: record it on its server")
     if not isinstance(graph, Pregel):
         raise ArgumentTypeError(f"graph must be a compiled graph or an @entrypoint, not {type(graph).__name__}")
     learn(graph)
@@ -296,7 +296,7 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
 
 
 class _Recorded:
-    """A graph that passes the thread and owner of a run to its recorders, which see only metadata."""
+    """A graph that passes a run's thread and owner to its recorders. Callbacks see metadata, but not `configurable`."""
 
     config: Mapping[str, Any] | None
 
@@ -327,7 +327,7 @@ class _Recorded:
             identifier("thread_id", str(thread_id))
             given = {**given, "metadata": {**(given.get("metadata") or {}), "thread_id": thread_id}}
         else:
-            # A graph within another one continues the other's thread.
+            # A graph that is called inside another graph continues the thread of the outer graph.
             ambient = (var_child_runnable_config.get() or {}).get("configurable") or {}
         labels = {name: value for name, value in {**ambient, **own, **called}.items() if _is_label(name, value)}
         if not labels:
@@ -345,7 +345,7 @@ class _Recorded:
 class _OwnerNote(BaseCallbackHandler):
     """A callback handler that passes the owner in `configurable` to a graph's recorders when a run begins.
 
-    Metadata is not used for that: streams and tracers show it, and graphs within this one store it as their own.
+    The owner is not passed as metadata: streams and tracers show metadata, and inner graphs store it as their own.
     """
 
     run_inline = True

@@ -36,7 +36,7 @@ G = TypeVar("G", bound=Any)
 
 
 class _RecorderBase(RecordingHandler):
-    """The queue and the writer of either recorder, and the callbacks with which a run may end."""
+    """The base of both recorders: the queue, the writer, and the callbacks with which a run may end."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class _RecorderBase(RecordingHandler):
         return attach(graph, self._guard, self)
 
     def _check_budget(self, span_id: UUID | None, id: UUID, model: str) -> Awaitable[None]:
-        """Refuse a model call if a budget of its run is used up. On an event loop, the awaited result may refuse it.
+        """Refuse a model call if a budget of its run is used up. On an event loop, awaiting the result may raise.
 
         Raises:
             BudgetExceededError: If a budget is used up.
@@ -149,7 +149,7 @@ class Recorder(_RecorderBase):
     def learn_clock(self) -> None:
         """Read the database's clock, so that the first run is dated by it. One round trip.
 
-        Otherwise a run that continues in a process whose clock is behind would seem older than its first attempt.
+        By the clock of a process that is behind, a run that continues would seem older than its first attempt.
 
         Raises:
             PGStateError: If the database does not respond.
@@ -185,9 +185,9 @@ class Recorder(_RecorderBase):
                 self.flush()
 
     def recover(self, seconds: float = 0.0) -> int:
-        """Move journal entries of other processes that are at least this old into the tables.
+        """Move journal entries of other processes that are at least `seconds` old into the tables.
 
-        Safe to repeat, and safe while the other process moves the same entries.
+        Safe to repeat, and safe while another process moves the same entries.
 
         Returns:
             The number of entries.
@@ -318,7 +318,7 @@ class Recorder(_RecorderBase):
 
 
 class AsyncRecorder(_RecorderBase):
-    """Async twin of `Recorder`. A task writes, on the event loop of the first run."""
+    """Async twin of `Recorder`. A task on the event loop of the first run writes the rows."""
 
     def __init__(
         self,
@@ -410,7 +410,7 @@ class AsyncRecorder(_RecorderBase):
         if run is None or not self._is_loop_running:
             self._ended(run)
             return NOTHING
-        # The caller is a blocking run beside the loop, or a run on another loop.
+        # The caller is a blocking run in another thread, or a run on another loop.
         assert self._loop is not None
         writing = asyncio.run_coroutine_threadsafe(self._write_end(run), self._loop)
         if here is not None:
@@ -429,7 +429,7 @@ class AsyncRecorder(_RecorderBase):
             return Later(read)
         if not self._is_loop_running:
             return NOTHING
-        # The caller is a blocking run beside the loop, or a run on another loop.
+        # The caller is a blocking run in another thread, or a run on another loop.
         assert self._loop is not None
         reading = asyncio.run_coroutine_threadsafe(read(), self._loop)
         if here is not None:

@@ -106,7 +106,7 @@ class RunRecord:
         self.input: Any = None
         self.input_json: Any = _UNSET
         self.output: Any = None
-        # Whether callbacks are awaited, so that they may wait on an event loop.
+        # Whether callbacks are awaited, so that they may wait without blocking the event loop.
         self.is_awaited = False
         # False while the run may still be refused because another run holds the thread.
         self.is_begun = False
@@ -121,10 +121,10 @@ class RunRecord:
         self.dirty: dict[UUID, SpanRecord] = {}
         self.events: dict[str, EventRecord] = {}
         self.taken: dict[tuple[str, str], Any] = {}
-        # `checkpoints` were made by the run, by namespace and step. The run continued from `resumed`, by namespace.
+        # Ids of `checkpoints` that the run made, by namespace and step. `resumed`: where it continued, by namespace.
         self.checkpoints: OrderedDict[tuple[str, int], str] = OrderedDict()
         self.resumed: dict[str, str] = {}
-        # Spans written before the put of their starting checkpoint. They are written again with it.
+        # Spans that were written before the put of the checkpoint from which they start. That put writes them again.
         self.unplaced: dict[tuple[str, int], set[SpanRecord]] = {}
 
     def now(self) -> float:
@@ -327,7 +327,7 @@ class SpanRecord:
 
 
 class EventRecord:
-    """An event of a run. Its facts are this package's; its content is the application's, and is redacted."""
+    """An event of a run. `facts` are values of this package. `content` is the application's, and is redacted."""
 
     __slots__ = ("agent", "checkpoint_id", "checkpoint_ns", "content", "created_at", "event_id", "facts", "kind", "run")
 
@@ -377,7 +377,7 @@ def _clean(text: str | None) -> str | None:
 
 
 enqueued_run: Final[ContextVar[tuple[str, str] | None]] = ContextVar("enqueued_run", default=None)
-"""Thread and id of the enqueued run that a worker executes in this context. Unless it was deleted, it has a row."""
+"""Thread and id of the enqueued run that a worker executes in this context. It has a row, unless it was deleted."""
 
 attempt_is_lost: Final[ContextVar[Callable[[], bool]]] = ContextVar("attempt_is_lost", default=lambda: False)
 """Returns whether the worker has lost the attempt that it executes in this context. Then no status is recorded."""
@@ -405,9 +405,10 @@ class OpenRuns:
                 self._by_thread.pop(run.thread_id, None)
 
     def run_on(self, thread_id: str, source: str | None = None, run_id: str | None = None) -> RunRecord | None:
-        """Return the run in progress on a thread, the last of several, or `None`.
+        """Return the run in progress on a thread that puts a checkpoint, or `None`.
 
-        A run that has not begun may be waiting for the others, so it comes last. It begins with an input checkpoint.
+        A run begins with an `input` checkpoint. So if there are several runs, an `input` checkpoint is of the last run
+        that has not begun, and any other checkpoint is of the last run that has begun.
 
         Args:
             thread_id: The thread.

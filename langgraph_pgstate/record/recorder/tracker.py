@@ -47,7 +47,7 @@ _MOST_ABANDONED = 4096
 
 
 class Tracker:
-    """Runs and spans in progress.
+    """The runs and spans of a recorder that are in progress.
 
     Args:
         queue: Receives the changed records.
@@ -74,7 +74,7 @@ class Tracker:
         self._outliving: dict[UUID, SpanRecord] = {}
         # Owners named by configs of runs that have not begun.
         self._labels: dict[UUID, Mapping[str, Any]] = {}
-        # `holder_id` reads /proc at its first call, so that no callback has to.
+        # The first call of `holder_id` reads /proc. It is made here, because callbacks must not wait.
         holder_id()
 
     def begin(
@@ -170,7 +170,7 @@ class Tracker:
         Args:
             id: The span.
             output: The output.
-            error: The exception it raised.
+            error: The exception that the operation raised.
             found: Called with the span before it is marked as changed.
 
         Returns:

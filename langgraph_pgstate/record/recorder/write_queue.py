@@ -130,7 +130,7 @@ class WriteQueue:
         put: tuple[str, int | None] | None = None,
         journal_entry: JournalEntry | None = None,
     ) -> Pending | None:
-        """Return a run's rows for its journal. The caller must `acknowledge` them once they are committed.
+        """Return a run's rows for a journal entry. The caller must `acknowledge` them once they are committed.
 
         Args:
             run: The run.
@@ -148,7 +148,7 @@ class WriteQueue:
         return pending if pending.runs or pending.spans or pending.events else None
 
     def collect(self, include_recent: bool = True) -> Pending | None:
-        """Return the next rows to write, at most some hundred, or `None` if there are none.
+        """Return the next rows to write, a few hundred at most, or `None` if there are none.
 
         Args:
             include_recent: Also return recent records that the next put could take, and those of a put in progress.
@@ -191,7 +191,7 @@ class WriteQueue:
         return [run.key for run in list(self._runs.values()) if run.ended_at is None]
 
     def due_renewals(self) -> list[tuple[str, str]]:
-        """Return the runs whose liveness must be renewed now; empty if it was renewed recently."""
+        """Return the runs whose `alive_until` must be renewed now; empty if it was renewed recently."""
         now = time.monotonic()
         if now - self._renewed_at < self.settings.ttl / 3:
             return []
@@ -228,7 +228,7 @@ class WriteQueue:
         spans: list[tuple[SpanRecord, int]] = []
         events: list[EventRecord] = []
         now = time.monotonic()
-        # Spans wait only half the interval, because puts may leave them to the writer, which runs once per interval.
+        # A put may leave spans to the writer, which runs once per interval. So spans wait only half an interval.
         arrived, begun, taken = now - self.settings.interval, now - self.settings.interval / 2, now - _TAKEN_SECONDS
         is_complete = True
         with self._lock:

@@ -1,6 +1,7 @@
 """The writer of a recorder's queue, for the blocking and the async recorder.
 
-It awaits only its runner. Over a blocking database it never suspends, so the blocking recorder runs it with one `send`.
+The writer awaits only its runner. With a blocking database it never suspends, so the blocking recorder runs it without
+an event loop.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from langgraph_pgstate.record.recorder.write_queue import WriteQueue
 from langgraph_pgstate.schema.queries import Queries
 
 _log = logging.getLogger("langgraph_pgstate.record")
-# Older journal entries belong to processes that died.
+# Age in seconds from which a journal entry counts as left by a process that died.
 _LEFT_SECONDS = 30.0
-# A live process moves journal entries to the tables every 0.4 s, so older ones have no writer.
+# Age in seconds from which a journal entry counts as having no writer. A live process moves entries every 0.4 s.
 _STUCK_SECONDS = 1.0
 _CLOCK_SECONDS = 60.0
 
@@ -90,12 +91,12 @@ class Writer:
         return True
 
     async def recover(self, seconds: float) -> int:
-        """Move journal entries of other processes that are at least this old into the tables. Return their number."""
+        """Move journal entries of other processes, if at least `seconds` old, into the tables. Return their number."""
         own = self._queue.own_runs()
         return await self._runner.run(journal.recover, self._queries, seconds, is_known_dead, own)
 
     async def recover_if_due(self) -> None:
-        """Move the entries that have no writer, at most once a second. Errors are ignored."""
+        """Move the journal entries that have no writer, at most once a second. Errors are ignored."""
         now, before = time.monotonic(), self._recovered_at
         if now - before < _STUCK_SECONDS:
             return

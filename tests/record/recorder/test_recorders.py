@@ -362,7 +362,7 @@ def test_a_run_has_the_release_of_its_metadata_or_of_the_recorder(
 
 def test_only_graphs_that_run_here_can_be_recorded(dsn: str, schema: str) -> None:
     with recording(dsn, schema) as (_, recorder):
-        with pytest.raises(ConfigurationError, match="another server"):
+        with pytest.raises(ConfigurationError, match="must run in this process"):
             recorder.record(RemoteGraph("agent", url="http://localhost:1"))
         with pytest.raises(ConfigurationError, match="compiled graph"):
             recorder.record(StateGraph(MessagesState))
