@@ -44,7 +44,7 @@ class PastId(str):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The preconditions of one write.
+    """The preconditions of one write of a saver.
 
     Attributes:
         head: Whether no other run may have advanced the branch.

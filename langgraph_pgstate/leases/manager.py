@@ -53,7 +53,7 @@ class LeaseManager(LeaseTaker):
         self._thread: threading.Thread | None = None
 
     def begin(self, thread_id: str, config: Mapping[str, Any], call_site: CallSite | None = None) -> None:
-        """Take the lease for a run that is about to read a thread, unless the run has it.
+        """Take the lease for a run that is about to read a thread, unless the run already has the lease.
 
         Reads outside of runs take no lease.
 

@@ -245,7 +245,7 @@ def _is_done(starter: asyncio.Task[Any] | threading.Thread | None) -> bool:
 
 
 class LeaseRegistry:
-    """The leases of one saver by run. No I/O."""
+    """The leases that one saver holds, by run: the base of the lease managers. No I/O."""
 
     def __init__(self, settings: GuardSettings) -> None:
         self._settings = settings

@@ -218,7 +218,7 @@ def _exported(line: bytes | str) -> dict[str, Any]:
 
 
 async def adopt_thread(db: Connection, queries: Queries, thread_id: str, by: str) -> int:
-    """Append a thread's events that are in no chain to its chain, and record who did so. One transaction."""
+    """Append to a thread's chain the events that are not in it, and record who did so. One transaction."""
     async with db.transaction():
         await db.execute(queries.open_chains, {"thread_ids": [thread_id]})
         count = await event_chains.adopt(db, queries, thread_id)
@@ -269,7 +269,7 @@ class AsyncAudit:
         return report
 
     async def adopt(self, by: str, thread_id: str | None = None) -> int:
-        """Append events that are in no chain to the chains of their threads, and return the number of these events.
+        """Append to the chains of threads all events that are not in a chain, and return the number of these events.
 
         Use it for events that were stored before `setup(audit=True)`.
 

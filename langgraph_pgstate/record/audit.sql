@@ -1,5 +1,5 @@
 -- name: get_chain
--- Return the chain of a thread's events.
+-- Return the head of a thread's chain of events: the chain's id, and the number and hash of the last entry.
 SELECT c.chain_id, c.number, c.hash FROM /*schema*/event_chains c WHERE c.thread_id = :thread_id::text;
 
 -- name: read_chain

@@ -198,7 +198,7 @@ def _position(hit: MessageHit) -> Sequence[Any]:
 
 
 class AsyncMessages:
-    """Recorded conversations, and windows of conversations for models.
+    """Recorded conversations, and windows of conversations for models: `state.messages`.
 
     Args:
         database: The database.
@@ -291,7 +291,7 @@ class AsyncMessages:
         run, parts = self._states.run, (self._queries, self._codec)
         pages = await run(open_pages, *parts, self._versions, address, channel, budget.keep)
         while pages is not None:
-            # Tokens are counted without a connection.
+            # No connection is held while tokens are counted.
             head, tail, is_whole = pages.head, pages.tail, not pages.left
             if is_whole:
                 head, tail = [], head + tail

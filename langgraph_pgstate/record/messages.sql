@@ -42,7 +42,7 @@ FROM unnest(:message_ids::text[], :checkpoint_ids::text[]) WITH ORDINALITY AS wa
 ORDER BY wanted.number;
 
 -- name: has_checkpoint
--- Return whether a thread's root namespace has a checkpoint.
+-- Return whether a thread's root namespace has the given checkpoint.
 SELECT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id::text AND checkpoint_ns = '' AND checkpoint_id = :checkpoint_id::text

@@ -58,7 +58,7 @@ Amount = Decimal | int | str | float
 
 
 class AsyncPrices:
-    """Prices per million tokens. A span's cost is computed when the span is written, and does not change later.
+    """Prices per million tokens: `state.prices`. A span's cost is computed when it is written, and never changes.
 
     Args:
         database: The database.

@@ -27,7 +27,7 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.schema.queries import Queries, Statement
 
 _REFERENCE: Final = "$ref"
-# Larger values are not stored: they are not useful for a search.
+# Maximum size of a value. A larger value is stored as a reference, because it is not useful for a search.
 _MAX_BYTES: Final = 1024 * 1024
 _MAX_DEPTH: Final = 100
 _REMEMBERED: Final = 50_000

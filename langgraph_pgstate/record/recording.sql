@@ -323,7 +323,7 @@ WHERE t.thread_id = newest.thread_id AND t.thread_id = ANY(:thread_ids) AND t.st
     ));
 
 -- name: renew_runs
--- Record that the process of some runs is alive.
+-- Renew `alive_until` of running runs of a process.
 UPDATE /*schema*/runs SET alive_until = now() + make_interval(secs => :ttl::double precision)
 FROM unnest(:thread_ids::text[], :run_ids::text[]) AS mine (thread_id, run_id)
 WHERE runs.thread_id = mine.thread_id AND runs.run_id = mine.run_id AND runs.thread_id = ANY(:thread_ids)

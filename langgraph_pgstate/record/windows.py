@@ -22,7 +22,7 @@ _KEPT: Final = get_args(Kept)
 
 
 class WindowOptions(TypedDict, total=False):
-    """Options of a window.
+    """Keyword arguments of `window`.
 
     Attributes:
         max_tokens: Maximum number of tokens.
@@ -174,7 +174,7 @@ def choose(
     def shown(cut: int) -> list[BaseMessage]:
         return [known[place] for place in sorted(pinned) if place < cut] + known[cut:]
 
-    # Find the earliest cut whose messages fit. The last cut is taken even if its messages do not fit.
+    # Find the earliest position from which the messages fit. The last position is taken even if they do not fit.
     ends = [*cuts, len(known)]
     if "last" in budget.keep and cuts:
         ends = cuts

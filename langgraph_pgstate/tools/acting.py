@@ -203,7 +203,7 @@ async def _finish(executor: Executor, db: Connection, intent: Intent, outcome: O
         try:
             return await tool_executions.finish(db, executor.queries, intent, outcome)
         except MissingKeysError as error:
-            # The statement was not sent.
+            # The statement was not sent, so it can be sent again with the missing keys.
             db.keys = held = await executor.load_keys(error, held)
 
 

@@ -55,7 +55,7 @@ _unrecorded: dict[str, Outcome] = {}
 
 
 class ActionRunner:
-    """Runner of actions on top of an executor.
+    """The runner of a ledger's actions: it commits intents, calls tools and writes outcomes.
 
     Attributes:
         executor: The executor.

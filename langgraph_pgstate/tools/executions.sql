@@ -149,7 +149,7 @@ SELECT set_config(s.name, ceil(least(
 FROM (VALUES ('statement_timeout'), ('idle_in_transaction_session_timeout')) AS s (name);
 
 -- name: renew_tool_executions
--- Renew the attempts that one process is running on one thread.
+-- Renew `alive_until` of the attempts that one process is running on one thread.
 UPDATE /*schema*/tool_executions SET alive_until = now() + make_interval(secs => :ttl_seconds::float8)
 WHERE thread_id = :thread_id AND idempotency_key = ANY(:idempotency_keys::text[])
     AND intent_id = ANY(:intent_ids::text[]) AND status = 'running';
@@ -171,7 +171,7 @@ WHERE thread_id = :thread_id
         OR (checkpoint_ns = '' AND checkpoint_id = :root_checkpoint_id));
 
 -- name: find_root_checkpoint
--- Return whether a thread's root namespace has a checkpoint.
+-- Return a row if a thread's root namespace has the given checkpoint.
 SELECT 1 FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :checkpoint_id;
 

@@ -98,7 +98,7 @@ def skip_answers(count: int) -> None:
 
 
 def answers_given() -> int:
-    """Return the number of the task's answers, including LangGraph's next one; 0 outside a task."""
+    """Return the number of the task's answers, including the next answer that LangGraph has; 0 outside a task."""
     try:
         pad = scratchpad_of(get_config())
     except RuntimeError:

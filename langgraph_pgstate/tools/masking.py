@@ -36,7 +36,7 @@ _AROUND: Final = 200
 
 
 class MaskOptions(TypedDict, total=False):
-    """Options for masking results.
+    """Keyword arguments of `mask_results`.
 
     Attributes:
         above: Number of tokens above which a result is masked; 2,000 by default.

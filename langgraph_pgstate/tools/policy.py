@@ -14,7 +14,7 @@ _KeyFunction = Callable[[Mapping[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """The result of a `check` that found that the effect took place.
+    """The value that a `check` returns if the effect took place.
 
     Attributes:
         result: The result that the tool would have returned.

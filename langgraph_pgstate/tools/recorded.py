@@ -44,7 +44,7 @@ class TakeOver:
 
 
 class RecordedActions:
-    """The rules for actions that are recorded, on top of an executor."""
+    """The rules by which an `ActionRunner` treats actions that are recorded already."""
 
     def __init__(self, executor: Executor, codec: ValueCodec, settings: ToolSettings) -> None:
         self._executor, self._codec, self._settings = executor, codec, settings

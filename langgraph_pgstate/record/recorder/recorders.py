@@ -121,7 +121,7 @@ class Recorder(_RecorderBase):
     Args:
         database: The database. On a single connection of the caller's, nothing runs in the background: the rows of a
             run are written when the run ends.
-        settings: Recorder settings.
+        settings: What is written, and when; by default `RecorderSettings()`.
         keys: Config keys that name a thread's user, tenant and agent; use the saver's.
         is_encrypted: Whether the state is stored by a serializer that may encrypt, so that no content is exported.
 

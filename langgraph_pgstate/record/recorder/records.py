@@ -22,7 +22,7 @@ from langgraph_pgstate.record.recorder.genai import describe_llm, describe_span
 
 _UNSET: Any = object()
 _NUL = rb"\u0000"
-# Kinds without attributes.
+# Kinds of spans that have no attributes.
 _PLAIN_KINDS = frozenset({"node", "chain"})
 _MOST_CHECKPOINTS = 256
 _INT4_MAX = 2**31 - 1
@@ -384,7 +384,7 @@ attempt_is_lost: Final[ContextVar[Callable[[], bool]]] = ContextVar("attempt_is_
 
 
 class OpenRuns:
-    """The runs in progress. Thread-safe."""
+    """The runs of a recorder that are in progress. Thread-safe."""
 
     def __init__(self) -> None:
         self._by_thread: dict[str, list[RunRecord]] = {}
