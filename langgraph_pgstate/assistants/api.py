@@ -20,7 +20,7 @@ Scope = SomeScope | None
 
 
 class AsyncAssistants:
-    """Assistants, each a graph with a config and a context, in versions. The server runs graphs with them.
+    """The assistants of a server, `state.assistants`. Each is a graph with a config and a context, and has versions.
 
     `scope` and `owner_id` limit what the caller may see or change: an assistant must contain the metadata `scope`, and
     must belong to the server's user `owner_id`. All users see an assistant without an owner.
@@ -48,12 +48,12 @@ class AsyncAssistants:
         Args:
             assistant_id: Id of the assistant; a new id by default.
             if_exists: `raise` an error if the id is in use, or `do_nothing` and return the existing assistant.
-            scope: See `Assistants`.
+            scope: See `AsyncAssistants`.
             owner_id: The server's user who owns a new assistant; none by default.
-            fields: See `AssistantFields`; with a graph.
+            fields: See `AssistantFields`. `graph` must be given.
 
         Raises:
-            AssistantExistsError: If the id is in use, and the existing assistant is refused or out of scope.
+            AssistantExistsError: If the id is in use, and `if_exists` is `raise` or the assistant is out of scope.
             ConfigurationError: If an argument is not usable. Nothing was written.
             SerializationError: If a value cannot be stored; the error names it. Nothing was written.
         """
@@ -74,12 +74,12 @@ class AsyncAssistants:
         owner_id: str | None = None,
         **fields: Unpack[AssistantFields],
     ) -> Assistant:
-        """Make a new version of an assistant the current one. Fields that are not named stay. Metadata are merged.
+        """Store a new version of an assistant, and make it current. Fields that are left out stay. Metadata are merged.
 
         Args:
             assistant_id: The assistant.
-            scope: See `Assistants`.
-            owner_id: See `Assistants`.
+            scope: See `AsyncAssistants`.
+            owner_id: See `AsyncAssistants`.
             fields: See `AssistantFields`.
 
         Raises:
@@ -114,8 +114,8 @@ class AsyncAssistants:
 
         Args:
             assistant_id: The assistant.
-            scope: See `Assistants`.
-            owner_id: See `Assistants`.
+            scope: See `AsyncAssistants`.
+            owner_id: See `AsyncAssistants`.
             schedules: Which schedules the caller may delete; by default all.
 
         Returns:
@@ -128,7 +128,7 @@ class AsyncAssistants:
         return await self._database.run(assistants.delete, self._queries, *key)
 
     async def sorted(self, **filters: Unpack[SortedAssistants]) -> tuple[Assistant, ...]:
-        """Return assistants from an offset. One round trip.
+        """Return a page of assistants, by offset. One round trip.
 
         Args:
             filters: See `SortedAssistants` and `AssistantSelection`.

@@ -1,5 +1,5 @@
 -- name: create_assistant
--- Insert an assistant with its first version, unless there is one under its id.
+-- Insert an assistant with its first version, unless its id is in use.
 -- seals: assistant_versions.data
 -- seals: assistant_versions.description
 -- seals: assistant_versions.metadata
@@ -16,8 +16,8 @@ FROM made m;
 SELECT 1 FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text FOR NO KEY UPDATE;
 
 -- name: get_current_version
--- Return the current version of an assistant that a caller may change. Runs after `lock_assistant`, because only the next
--- statement sees versions committed during its wait.
+-- Return the current version of an assistant that a caller may change. Run this after `lock_assistant`: a statement does
+-- not see versions that are committed while it waits for a lock.
 -- opens: assistant_versions.data
 -- opens: assistant_versions.description
 -- opens: assistant_versions.metadata
@@ -81,7 +81,7 @@ WITH versions AS (
 DELETE FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text;
 
 -- name: sort_assistants
--- Return assistants in the order of one of their columns, from an offset, among them some that are not stored.
+-- Return a page of assistants, sorted by one of their columns. The assistants in `others` are not stored.
 -- opens: assistant_versions.data
 -- opens: assistant_versions.description
 -- opens: assistant_versions.metadata

@@ -33,11 +33,11 @@ _COLUMNS: Final = ("graph", "name", "description", "metadata")
 
 
 class Access(NamedTuple):
-    """Limits of the assistants that a caller may see or change.
+    """Conditions on the assistants that a caller may see or change.
 
     Attributes:
-        scope: Metadata that the assistants must contain, as `request_scope` returns it.
-        owner_id: User who must own the assistants. Assistants without an owner may be seen, too.
+        scope: Metadata that the assistants must contain, as `request_scope` returns it; `None` for no condition.
+        owner_id: User who must own the assistants; `None` for any. Without an owner, they may be seen, but not changed.
     """
 
     scope: list[str] | None = None
@@ -45,7 +45,7 @@ class Access(NamedTuple):
 
 
 EVERYBODY: Final = Access()
-"""The access of a caller who may see and change all."""
+"""The access of a caller who may see and change all assistants."""
 
 
 def request_access(scope: Scope | None, owner_id: str | None) -> Access:
@@ -65,9 +65,10 @@ def request_fields(codec: ValueCodec, fields: AssistantFields, *, is_new: bool =
         SerializationError: If a value cannot be stored; the error names it.
     """
     if unknown := fields.keys() - AssistantFields.__annotations__.keys():
-        raise ArgumentTypeError(f"an assistant has no field {min(unknown)!r}")
+        known = ", ".join(AssistantFields.__annotations__)
+        raise ArgumentTypeError(f"fields of an assistant must be among {known}, got {min(unknown)!r}")
     if is_new and "graph" not in fields:
-        raise ConfigurationError("an assistant must name its graph")
+        raise ConfigurationError("graph must be given for a new assistant")
     given: Any = fields
     found: dict[str, Any] = {name: name_of(name, given[name]) for name in ("graph", "name") if name in given}
     if "description" in fields:
@@ -97,12 +98,12 @@ async def create(
         codec: Decodes the assistant.
         assistant_id: Id of the assistant; a new id by default.
         fields: The result of `request_fields`, with a graph.
-        access: Limits of the assistants that the caller may see. An existing assistant is returned only within them.
-        refuses: Whether an existing assistant is refused.
+        access: What the caller may see. An existing assistant is returned only if the caller may see it.
+        refuses: Whether to raise an error if the id is in use, instead of returning the existing assistant.
         owner_id: The server's user who owns the assistant.
 
     Raises:
-        AssistantExistsError: If the id is in use, and the existing assistant is refused or out of scope.
+        AssistantExistsError: If the id is in use, and `refuses` is true or the caller may not see the assistant.
     """
     id = str(uuid7()) if assistant_id is None else name_of("assistant_id", assistant_id)
     row = {"name": "Untitled", "description": None, "metadata": {}, **fields}
@@ -121,7 +122,7 @@ async def update(
     fields: dict[str, Any],
     access: Access = EVERYBODY,
 ) -> Assistant:
-    """Make a new version of an assistant the current one. Fields that are not named stay. Metadata are merged.
+    """Store a new version of an assistant, and make it current. Fields that are not given stay. Metadata are merged.
 
     One transaction.
 
@@ -170,7 +171,7 @@ async def delete(
         db: The connection.
         queries: The queries of the schema.
         assistant_id: The assistant.
-        access: Limits of the assistants that the caller may delete.
+        access: The assistants that the caller may delete.
         schedules: Query parameters for the schedules that the caller may delete; by default all.
 
     Raises:
@@ -207,7 +208,7 @@ async def get_existing(db: Connection, queries: Queries, codec: ValueCodec, assi
 
 
 def list_sorted(codec: ValueCodec, **filters: Unpack[SortedAssistants]) -> Read[tuple[Assistant, ...]]:
-    """Return a `Read` of assistants from an offset. It reads all assistants.
+    """Return a `Read` of a page of assistants, by offset. Its query goes through all assistants.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -218,7 +219,7 @@ def list_sorted(codec: ValueCodec, **filters: Unpack[SortedAssistants]) -> Read[
 
 
 def count(**filters: Unpack[AssistantSelection]) -> Read[int]:
-    """Return a `Read` of the number of assistants. It reads all assistants.
+    """Return a `Read` of the number of assistants. Its query goes through all assistants.
 
     Raises:
         ConfigurationError: If an argument is invalid.

@@ -19,7 +19,7 @@ class AssistantSelection(TypedDict, total=False):
     Attributes:
         assistant_id: Only the assistant of this id.
         graph: Only assistants of this graph.
-        name: Only assistants whose name contains this, in upper or lower case.
+        name: Only assistants whose name contains this text. Upper and lower case are the same.
         metadata: Only assistants whose metadata contain this, as by jsonb's `@>`.
         scope: Only assistants whose metadata contain this, because the caller may see only these.
         owner_id: Only assistants of this user of the server, and assistants without an owner.
@@ -77,17 +77,17 @@ class Assistant:
     """A version of an assistant: a graph with a config and a context.
 
     Attributes:
-        assistant_id: The assistant.
+        assistant_id: Id of the assistant.
         graph: Name of the graph.
-        name: Its name, for people.
-        description: Its description.
+        name: Name of the assistant, for people.
+        description: Description of the assistant.
         config: Default config of the assistant's runs.
         context: Default context of the assistant's runs; `None` for none.
         metadata: The caller's metadata, which the assistant's runs get, too.
         version: Number of the version, from 1.
         created_at: Time of creation.
         updated_at: Time of the last change.
-        owner_id: User of the server who made it; `None` if it has no owner.
+        owner_id: User of the server who owns the assistant; `None` if it has no owner.
     """
 
     assistant_id: str

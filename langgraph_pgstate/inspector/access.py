@@ -51,7 +51,7 @@ class Access(NamedTuple):
     Attributes:
         user: The user, if the server authenticates.
         person: Name of the person; `None` if it is not known.
-        may_act: Whether the person may act.
+        may_act: Whether the person may use the actions of pages.
     """
 
     user: User | None
@@ -95,8 +95,8 @@ async def form_of(request: Request) -> dict[str, str]:
     """Return the fields of a form. If a field is repeated, the last value counts.
 
     Raises:
-        HTTPException: 400 if the client goes, 415 or 422 if the body is not a form, or holds NUL, which PostgreSQL
-            cannot store.
+        HTTPException: 400 if the client disconnects, 415 if the body has another content type, 422 if it is not a form
+            or holds NUL.
         ServerBusyError: If bodies of other requests take too much memory.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
@@ -108,7 +108,7 @@ async def form_of(request: Request) -> dict[str, str]:
         except ValueError as error:
             raise refuse(422, f"the body must be a form: {error}") from None
     if any("\0" in name + value for name, value in fields):
-        raise refuse(422, "the form holds NUL, which PostgreSQL cannot store")
+        raise refuse(422, "the form must not hold NUL, which PostgreSQL cannot store")
     return {name: value.replace("\r\n", "\n") for name, value in fields}
 
 
@@ -136,7 +136,7 @@ def token_of(request: Request) -> str:
 
 
 def keep_token(response: Response, request: Request, token: str) -> None:
-    """Give a browser the token in a cookie, unless the browser has it."""
+    """Set the cookie with the token, unless the browser has sent it."""
     if request.cookies.get(_TOKEN_COOKIE) != token:
         set_cookie(response, request, _TOKEN_COOKIE, token)
 
@@ -162,7 +162,7 @@ async def ask_name(call: PageCall) -> Page:
 async def keep_name(call: PageCall) -> Done:
     """Store the person's name in a cookie."""
     if call.user is not None:
-        raise refuse(422, "a name cannot be set: the server authenticates users and knows their names")
+        raise refuse(422, "a name cannot be set, because the server authenticates users and knows their names")
     name = name_of(call.field("name") or "")
     if name is None:
         raise refuse(422, "a name must have 1 to 80 printable characters")

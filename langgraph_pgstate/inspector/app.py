@@ -40,10 +40,10 @@ def mount() -> Mount:
 
 
 class _Unknown:
-    """Responds to requests for unknown pages in the form of a page.
+    """Middleware that responds to a request for an unknown page with a page that says so.
 
     Args:
-        app: The pages.
+        app: The application of the pages.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -94,8 +94,8 @@ async def _respond(route: PageRoute, request: Request) -> Response:
     service = service.of(access.user, request)
     call = PageCall(service, request, None, access.user, form, access.person, access.may_act, token)
     if any("\0" in call.path(name) for name in request.path_params):
-        raise refuse(422, "the address holds NUL, which PostgreSQL cannot store")
-    # A page with a refusal has the navigation, too.
+        raise refuse(422, "the address must not hold NUL, which PostgreSQL cannot store")
+    # If the request is refused, `_refusal` needs the call to show the navigation.
     request.state.call = call
     if not route.is_read:
         check_sender(request, form)

@@ -22,7 +22,7 @@ _PAGE: Final = 50
 
 
 async def archive(call: PageCall) -> Page:
-    """Show archived threads; verify the archives of one, or of all on the page."""
+    """Show archived threads. If the address asks for it, verify the archives of one thread, or of all on the page."""
     await check_sees_all(call)
     found = await call.state.archive.list(
         user_id=call.query("user"),
@@ -56,7 +56,7 @@ async def verified(call: PageCall, thread_ids: Sequence[str]) -> dict[str, Any]:
 
 
 async def archived(call: PageCall, thread_id: str) -> ArchivedThread | None:
-    """Return the place of an archived thread."""
+    """Return where a thread is archived; `None` if no archive has it."""
     page = await call.state.archive.list(thread_ids=[thread_id], limit=1)
     return next(iter(page.items), None)
 

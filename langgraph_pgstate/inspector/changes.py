@@ -58,7 +58,10 @@ async def last_action(
     checkpoint_id: str | None = None,
     **details: str,
 ) -> Event | None:
-    """Return the newest event of some actions on a thread with given details, or `None`. Searches the newest events."""
+    """Return the newest event of some actions on a thread, with given details in its payload; `None` if there is none.
+
+    Only the thread's newest events of the kind `action` are searched.
+    """
     found = await call.state.events.list(thread_id, kind="action", run_id=run_id, newest_first=True, limit=_EVENTS)
     return next(
         (
@@ -73,7 +76,7 @@ async def last_action(
 
 
 def told(event: Event) -> str:
-    """Return what an event says, when and who: `cancelled 6 s ago by Eve`."""
+    """Return what happened in an event, when, and by whom: `cancelled 6 s ago by Eve`."""
     action = str(event.payload.get("action") or event.kind)
     return told_by(_VERBS.get(action, action), event.created_at, event.payload.get("by"))
 
@@ -91,7 +94,7 @@ def is_by(event: Event, person: str) -> bool:
 
 
 def within(call: PageCall) -> timedelta | None:
-    """Return how long ago the page of a form was made, by the server's clock; `None` if the form does not say."""
+    """Return how long ago the page of a form was made, plus `MOMENT`; `None` if the form does not say it."""
     return None if call.seen_at is None else max(datetime.now(UTC) - call.seen_at, timedelta(0)) + MOMENT
 
 
@@ -138,8 +141,8 @@ async def since(call: Call, thread_id: str) -> str:
     latest = max(found, key=lambda one: one[0], default=None)
     for run in (await call.state.runs.list(thread_id=thread_id, limit=1)).items:
         by = (run.metadata or {}).get("started_by")
-        # A run that an action started at the same time is named in the action's text. The event of another person's
-        # run may not be stored yet.
+        # A run that begins at the time of the latest action belongs to this action, unless another person started the
+        # run: the event about that person's action may not be stored yet.
         is_same = latest is not None and (not by or by == latest[2])
         if latest is None or began_at(run) > latest[0] + (_SAME_ACTION if is_same else timedelta(0)):
             latest = began_at(run), _told_of_run(run), by

@@ -32,20 +32,20 @@ async def database(call: PageCall) -> Page:
         "line": line([float(sum(one.sizes.values())) for one in oldest_first]),
         "largest": max((one.bytes for one in found.tables), default=0),
     }
-    # The JSON has the rows that are shown.
+    # The JSON of the page has only the notes that the page shows.
     data["overview"] = replace(found, maintenance=data["notes"])
     return Page("database.html", "Database", data)
 
 
 def note_before(notes: Sequence[MaintenanceNote], time: datetime) -> MaintenanceNote | None:
-    """Return the newest row up to a time, or else the oldest row; `None` if there is only one row."""
+    """Return the newest note up to a time, or else the oldest note; `None` if there are fewer than two notes."""
     if len(notes) < 2:
         return None
     return next((one for one in notes if one.maintained_at <= time), notes[-1])
 
 
 def growth(found: DatabaseOverview, before: MaintenanceNote | None) -> dict[str, int]:
-    """Return the growth of each table since a noted size, in bytes."""
+    """Return by how many bytes each table has grown since a note of maintenance."""
     if before is None:
         return {}
     return {one.name: one.bytes - before.sizes[one.name] for one in found.tables if one.name in before.sizes}

@@ -26,7 +26,7 @@ _MOST_OF_ALL: Final = 24_000
 # Equal words of more than `_MOST_SAME` characters are shortened to `_AROUND` characters beside each difference.
 _AROUND: Final = 80
 _MOST_SAME: Final = 240
-# The share of the longer text that must be equal in two versions of one text.
+# Two texts count as versions of one text if at least this share of the longer text is equal.
 _ALIKE: Final = 0.3
 _SHORT: Final = 40
 _FACT: Final = 120
@@ -125,7 +125,7 @@ def _fields(message: Any) -> Mapping[str, Any]:
 def _field(name: str, first: Mapping[str, Any], second: Mapping[str, Any], left: int) -> Part:
     """Return the differences in a field of a message.
 
-    Content is compared as text, and a tool call by its call.
+    Content is compared by its text, and tool calls by their tools and arguments.
     """
     before, after = ([fields[name]] if name in fields else [] for fields in (first, second))
     if name == "content":
@@ -184,7 +184,7 @@ def _is_json(text: str) -> bool:
 def words_of(before: str, after: str) -> tuple[tuple[str, str], ...] | None:
     """Return the pieces of two versions of one text; `None` if the texts are not alike.
 
-    Each piece is `same`, `removed` or `added`, with its text. Equal text is returned only beside a difference.
+    Each piece is `same`, `removed` or `added`, with its text. Long equal pieces keep only the text beside differences.
     """
     most = min(len(before), len(after))
     start = _count_alike(before, after)

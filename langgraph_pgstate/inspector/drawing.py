@@ -1,4 +1,4 @@
-"""The drawing of a tree of checkpoints: lanes, circles and the lines between them."""
+"""The drawing of a tree of checkpoints: a circle for each, in columns that are called lanes, and lines between them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class DrawnNode:
 
     Attributes:
         node: The checkpoint.
-        title: What made it.
-        x: Middle of its circle.
+        title: The nodes or the source that made the checkpoint.
+        x: Horizontal middle of its circle.
         y: Vertical middle of its circle.
-        waits: Whether the thread waits there for an answer.
+        waits: Whether the thread waits at this checkpoint for an answer.
     """
 
     node: TreeNode
@@ -91,7 +91,7 @@ def draw(tree: CheckpointTree) -> Drawing:
 def waits(tree: CheckpointTree, node: TreeNode) -> bool:
     """Return whether a checkpoint has unfinished interrupts and ends its branch.
 
-    A later checkpoint means a resumed thread.
+    If the checkpoint has a child, the thread was resumed.
     """
     return node.pending > 0 and all(other.parent_checkpoint_id != node.checkpoint_id for other in tree.nodes)
 

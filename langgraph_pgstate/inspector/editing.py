@@ -29,12 +29,12 @@ _ROOT: Final = "__root__"
 _KINDS: Final = ("text", "number", "boolean", "json", "any")
 # Stands for a value that does not exist.
 _NOTHING: Final = object()
-# Maximum number of characters and fields of a form, and of characters of a field. HTML escapes take up to five each.
+# Maximum number of characters and fields of a form, and of characters of a field. In HTML, a character may take five.
 _MOST: Final = 36_000
 _MOST_FIELDS: Final = 120
 _MOST_FIELD: Final = 24_000
 _DEEPEST: Final = 3
-# Maximum number of changes that are carried in fields of their own.
+# Maximum number of changes that a form carries in a hidden field each.
 _MOST_CARRIED: Final = 200
 _ROLES: Final = ("human", "ai", "system")
 
@@ -83,7 +83,7 @@ class Edit:
     @property
     def changes(self) -> list[Change]:
         """The differences between the two states."""
-        # An update may remove a whole channel, of which no place is left.
+        # `_differences` does not find a channel that the second state lacks.
         gone = [Change((name,), one, _NOTHING) for name, one in self.before.items() if name not in self.after]
         before = {name: one for name, one in self.before.items() if name in self.after}
         found = gone + [Change(*one) for one in _differences(before, self.after)]
@@ -171,8 +171,8 @@ def read_edit(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
     added: list[Path] = []
     problems: dict[str, str] = {}
     given = [(*_parsed(name), name, text) for name, text in form.items() if "[" in name]
-    # Write outer values before the values in them, and at one depth JSON first, because a value may need its parent's
-    # kind.
+    # Write outer values first, and JSON before other kinds of the same depth, because the kind of a field depends on
+    # the values around it.
     for kind, path, name, text in sorted(given, key=lambda one: (len(one[1]), one[0] != "json")):
         if kind == "remove":
             removed.append(path)
@@ -189,13 +189,13 @@ def read_edit(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
         if not (path and isinstance(path[-1], int) and isinstance(_at(after, path[:-1]), list)) or (
             _at(after, path) is _NOTHING
         ):
-            raise refuse(422, f"the state has no entry {json.dumps(path)} of a list")
+            raise refuse(422, f"the state has no list with an entry {json.dumps(path)}")
     for path in added:
         text, role = form[_name("add", path)], form.get(_name("role", path), _ROLES[0])
         if text.strip():
             messages = _at(after, path)
             if not isinstance(messages, list) or role not in _ROLES:
-                raise refuse(422, f"{json.dumps(path)} takes no message of {role!r}")
+                raise refuse(422, f"{json.dumps(path)} must be messages, and the role one of {_ROLES}, got {role!r}")
             after = _set(after, (*path, len(messages)), {"type": role, "content": text})
     return Edit(before, after, frozenset(removed), problems)
 
@@ -228,7 +228,7 @@ def lost(edit: Edit, theirs: Mapping[str, Any]) -> list[Change]:
 def nodes(
     edit: Edit, form: Mapping[str, str], unset: Sequence[str], until: int | None
 ) -> tuple[list[Node], dict[str, str]]:
-    """Return the form of a state: a node for each channel, and hidden fields with the changes that it does not show.
+    """Return the form of a state: a node for each channel, and hidden fields for changes that the nodes do not show.
 
     Args:
         edit: The state, and its changes.
@@ -312,7 +312,7 @@ def check_channels(written: Mapping[str, Any], graph: Any) -> None:
 
 
 class _Maker:
-    """A maker of the nodes of a form, within the form's limits. The last messages have precedence.
+    """A maker of the nodes of a form, within the form's limits. Beyond these limits, earlier messages are left out.
 
     Args:
         edit: The state, and its changes.
@@ -331,7 +331,7 @@ class _Maker:
         """Return whether the form has a field that makes a change at a place."""
         if kind == "remove":
             return path in self._removable
-        # A field whose kind differs from the earlier value needs the new value first.
+        # If the kind of the value has changed, the shown field cannot make the whole change.
         before = _at(self._edit.before, path)
         is_alike = before is not _NOTHING and self._shown.get(path) == field_of("", before).kind
         return is_alike or any(self._shown.get(path[:length]) == "json" for length in range(len(path) + 1))
@@ -554,7 +554,7 @@ def _is_same_message(key: Any, old: Mapping[Any, Any], mine: Any, theirs: Any) -
 
 
 def _by_id(messages: Sequence[Any]) -> dict[Any, Any] | None:
-    """Return messages by id; `None` if a message that the person did not add has no id."""
+    """Return messages by id, or by place if they have no id; `None` if an entry is no message or an id occurs twice."""
     found: dict[Any, Any] = {}
     for place, one in enumerate(messages):
         if not isinstance(one, dict) or "content" not in one:
@@ -568,7 +568,7 @@ def _by_id(messages: Sequence[Any]) -> dict[Any, Any] | None:
 
 
 def _moved(before: Any, theirs: Any, path: Path) -> Path | None:
-    """Return the place of a removed entry in another state; `None` if that state lacks the entry."""
+    """Return the place of an entry in another state; `None` if that state does not have the entry exactly once."""
     one = _at(before, path)
     others = _at(theirs, path[:-1])
     if one is _NOTHING or not isinstance(others, list):

@@ -50,7 +50,7 @@ _MOST_OF_ALL: Final = 12_000
 
 
 async def ask(call: PageCall) -> Page:
-    """Show the form for a change of the state. An open form asks here whether the thread has changed."""
+    """Show the form for a change of the state. With `head`, tell an open form whether the thread has changed since."""
     found, at = await call.thread("read"), call.query("at")
     if at is None:
         raise missing("checkpoint", "")
@@ -237,7 +237,7 @@ def _news_of(call: PageCall, thread: Thread, at: str, head: str | None) -> str:
 
 
 class _Discarding(BaseCheckpointSaver[str]):
-    """A saver that reads from another saver. It stores no writes, but keeps the channels of the last checkpoint.
+    """A saver for a trial of an edit: it reads from another saver, and keeps the last checkpoint's channels in memory.
 
     Args:
         saver: The saver that reads.
@@ -254,7 +254,7 @@ class _Discarding(BaseCheckpointSaver[str]):
         return self._saver.get_next_version(current, channel)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Read a checkpoint, once."""
+        """Return a checkpoint. Only the first call for it reads from the other saver."""
         key = str(config["configurable"].get("checkpoint_id"))
         if key not in self._found:
             self._found[key] = await self._saver.aget_tuple(config)
@@ -354,7 +354,7 @@ async def _apply(call: PageCall, found: Thread, at: str) -> Done:
 
 
 def _values(call: PageCall) -> dict[str, Any] | None:
-    """Return the values of a caller's JSON object, to which the graph's reducers apply; `None` for a form.
+    """Return the JSON object in the field `values`, to which the graph's reducers apply; `None` without this field.
 
     Raises:
         HTTPException: 422 if the values are not a JSON object.

@@ -99,7 +99,7 @@ def views_of(events: Sequence[Event], decisions: Collection[AnsweredInterrupt]) 
         events: Events of one thread.
         decisions: The answers given at the checkpoints of events of the kind `answer`.
     """
-    # Both events are stored in one statement, with the same time.
+    # An answer and its event are stored in one statement, with the same time.
     decided = {(one.answer.interrupt_id, one.answer.answered_at): one for one in decisions}
     asked = {one.get("id"): one.get("value") for event in events for one in _interrupts(event)}
     # Keys of stored events are sorted, so the order of keys is taken from the interrupt.
@@ -200,7 +200,7 @@ def _in_order(one: Mapping[str, Any], as_asked: Mapping[str, Any]) -> Any:
 
 
 def _resumed(given: Any, asked: Mapping[Any, Any], answered: Collection[Any]) -> Iterable[str]:
-    """Return the answers that code gave. Answers of persons have their own events."""
+    """Return the decisions of the answers that code gave. The answers of persons have their own events."""
     if isinstance(given, Mapping) and given and all(id in asked or id in answered for id in given):
         for id, value in given.items():
             if id not in answered:

@@ -81,7 +81,7 @@ def from_json(text: str, what: str) -> Any:
     """
 
     def refuse(name: str) -> Any:
-        raise ValueError(f"{name} must be JSON")
+        raise ValueError(f"{name} is not JSON")
 
     try:
         return json.loads(text, parse_constant=refuse)

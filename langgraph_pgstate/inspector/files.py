@@ -80,7 +80,7 @@ async def file(call: PageCall) -> Page:
         "path": path,
         "directories": _above(path)[:-1],
         "version": number,
-        # The newest version when the form is made. The action is refused if there is a newer version by then.
+        # The form sends this number back, and `restore` is refused if there is a newer version by then.
         "newest": newest.version if call.query("cursor") is None else None,
         "is_deleted": newest.operation == "delete" and call.query("cursor") is None,
         "content": None if found is None else _content(found),

@@ -37,7 +37,7 @@ def exact(time: datetime) -> str:
 
 
 def instant(text: str) -> str:
-    """Return a time in ISO 8601 in UTC, with seconds; another text shortened."""
+    """Return a text in ISO 8601 as a time in UTC, with seconds. Shorten any other text."""
     try:
         return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError):

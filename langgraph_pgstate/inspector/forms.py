@@ -83,7 +83,7 @@ class Form:
         question: Markdown of the question; may be empty.
         choices: Answers as titles and JSON.
         rest: The rest of the interrupt's value; `None` if there is none.
-        key: Key of the action whose outcome is asked for.
+        key: Key of the action in the tool ledger whose outcome is asked for; `None` for other kinds.
         id: Id that the ledger expects in the answer.
     """
 
@@ -210,7 +210,7 @@ def _title_of_field(form: Form | None, name: str, text: str) -> str | None:
 
 
 def asked_of(value: Any) -> str:
-    """Return a fingerprint of an interrupt's question. Forms carry it."""
+    """Return a fingerprint of an interrupt's question. A form carries it and is refused if the question has changed."""
     return hashlib.sha256(to_json(value)).hexdigest()[:16]
 
 
@@ -244,7 +244,7 @@ def split(value: Any) -> tuple[str, Any]:
 
 
 def _batched(requests: Sequence[Mapping[str, Any]], configs: Any) -> Iterable[Review]:
-    """Return the calls of one interrupt. A call's configuration has its position, or its name if the numbers differ."""
+    """Return the calls of one interrupt. Configurations are matched by position, or by name if the numbers differ."""
     known = [one for one in configs if isinstance(one, Mapping)] if isinstance(configs, list) else []
     for place, request in enumerate(requests):
         same = [one for one in known if one.get("action_name") in (None, request.get("name"))]

@@ -1,4 +1,4 @@
-"""The page of legal holds, and actions that place and release them: on one thread, and on several of a list."""
+"""The page of legal holds, and the actions that place and release them. A hold keeps a thread from being deleted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def holds_of(call: PageCall, thread_id: str) -> tuple[Hold, ...]:
 
 
 async def hold(call: PageCall) -> Done:
-    """Hold a thread."""
+    """Place a hold on a thread."""
     await check_sees_all(call)
     found = await call.thread_or_stub("update")
     await _hold(call, found.thread_id, _reason(call))
@@ -57,7 +57,7 @@ async def about(call: PageCall) -> dict[str, Any]:
 
 
 async def hold_several(call: PageCall) -> Done:
-    """Hold the threads that were chosen in the list of threads."""
+    """Place a hold on each thread that was chosen in the list of threads."""
     await check_sees_all(call)
     reason, chosen = _reason(call), sorted({value for name, value in call.form.items() if name.startswith("thread ")})
     if not chosen:
@@ -123,12 +123,12 @@ def _chosen(call: PageCall) -> list[tuple[str, str, datetime]]:
 def _reason(call: PageCall) -> str:
     reason = call.field("reason")
     if reason is None:
-        raise refuse(422, "a hold needs a reason, like the number of a case")
+        raise refuse(422, "reason must be given, like the number of a case")
     return reason
 
 
 async def _hold(call: PageCall, thread_id: str, reason: str) -> None:
-    """Hold a thread.
+    """Place a hold on a thread.
 
     Raises:
         HTTPException: 409 with the name of another person who holds it for the same reason.
@@ -146,9 +146,9 @@ async def _release(call: PageCall, thread_id: str, reason: str, since: datetime 
 
 
 async def _problem_of_release(call: PageCall, thread_id: str, reason: str, since: datetime | None) -> str | None:
-    """End a hold. Return why neither this call nor an earlier call of the same person ended it, or `None`."""
+    """End a hold. Return `None` if this person has ended it, now or in an earlier call; otherwise return the reason."""
     if since is None:
-        raise refuse(422, "a form that releases a hold must say when the hold began")
+        raise refuse(422, "since must be given: the time at which the hold began")
     try:
         if await call.state.threads.release(thread_id, reason, by=call.actor, since=since):
             return None

@@ -33,11 +33,11 @@ from langgraph_pgstate.threads.types import Thread
 _PAGE: Final = 30
 # Maximum number of interrupts that are read for a page, including answered interrupts.
 _SCAN: Final = 600
-# Maximum number of characters of a list's page, of one interrupt's page, and of one value. HTML escapes take up to six.
+# Maximum number of characters of a list's page, an interrupt's page, and a value. In HTML, a character may take six.
 _MOST_SHOWN: Final = 20_000
 _MOST_ALONE: Final = 36_000
 _SHOWN: Final = 3000
-# Number of characters that a form's HTML, and a field's HTML, count as.
+# Estimated numbers of characters of the HTML of a form, and of a field.
 _FORM: Final = 250
 _FIELD: Final = 60
 # Maximum number of characters of a question, and of the rest of its value, on pages other than that of interrupts.
@@ -77,7 +77,7 @@ async def interrupts(call: PageCall) -> Page:
         found = await call.visible(thread_id, scope)
         return await _alone(call, found, call.query("id"), answered)
     if call.query("id") is not None:
-        raise refuse(422, "an interrupt's id needs its thread: ?thread=THREAD&id=INTERRUPT")
+        raise refuse(422, "id must be given with a thread: ?thread=THREAD&id=INTERRUPT")
     shows_answered = call.query("show") == "answered"
     pending = await call.state.interrupts.threads(
         answered=shows_answered,
@@ -250,7 +250,7 @@ def _told_of(given: Answer) -> str:
 
 def _answer_shown(thread: Thread, found: AnsweredInterrupt) -> dict[str, Any]:
     title = "" if found.interrupt is None else tools_of(form_of(found.interrupt))
-    # A run of the queue resumes by itself.
+    # If the answer has a run, this run resumes the thread, so the page offers no button for it.
     waits = found.answer.run_id is None and thread.head_checkpoint_id == found.answer.checkpoint_id
     return {
         "head": thread.head_checkpoint_id if waits and thread.status != "busy" else None,

@@ -201,7 +201,7 @@ async def kept(call: PageCall, thread_id: str, message_ids: Sequence[str]) -> di
 
 
 def store_of(call: PageCall) -> AsyncPGMemoryStore:
-    """Return the long-term memory: the server's store, which has the indexes, if the server has one of this package."""
+    """Return the long-term memory: the server's store, which has the indexes, or else the state's memory."""
     store = call.service.store
     return store if isinstance(store, AsyncPGMemoryStore) else call.state.memory
 

@@ -42,7 +42,7 @@ def to_html(text: str) -> Markup:
     Text whose HTML would be many times as long, like a table of empty cells, is shown unchanged.
     """
     lines = text.splitlines()
-    # Each row gets the columns of the widest row, which takes seconds for a text of 4 KB.
+    # The parser gives each row of a table the columns of the widest row. This can take seconds for a text of 4 KB.
     is_wide = max((line.count("|") for line in lines), default=0) * len(lines) > _MOST_CELLS
     # The renderer escapes all text, and no rule passes HTML through.
     found = _parser("commonmark" if is_wide else "table").render(text)
@@ -80,7 +80,7 @@ def _open_link(self: Any, tokens: Sequence[Token], index: int, options: Any, env
 
 def _open_cell(self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
     token = tokens[index]
-    # The pages' policy forbids styles in attributes.
+    # The pages' Content-Security-Policy forbids `style` attributes.
     if "right" in str(token.attrs.pop("style", "")):
         token.attrSet("class", "number")
     return str(self.renderToken(tokens, index, options, env))

@@ -1,6 +1,6 @@
 """Plots as SVG: positions and sizes of the shapes that templates draw.
 
-The pages' policy forbids styles in attributes.
+The pages' Content-Security-Policy forbids `style` attributes, so templates need numbers for attributes of SVG.
 """
 
 from __future__ import annotations

@@ -75,13 +75,13 @@ async def erase(call: PageCall) -> Done:
 
 
 def _done(call: PageCall, what: dict[str, str | None], erasure_id: str, *, is_complete: bool) -> Done:
-    """Return the end of an erasure: its receipt, or the page of the same question, which names what stays."""
+    """Return the end of an erasure: a link to its receipt, or, if data is left, to the page that names this data."""
     location = call.link("privacy", "receipts", erasure_id) if is_complete else call.link("privacy", **what)
     return Done(location, {"erasure_id": erasure_id, "is_complete": is_complete})
 
 
 async def _since(call: PageCall) -> str:
-    """Return who made the newest erasure, as the end of a sentence, if it was made since the page of the form."""
+    """Return who made the newest erasure, as the end of a sentence; empty if none was made since the form's page."""
     for newest in (await call.state.privacy.receipts(limit=1)).items:
         if call.seen_at is not None and newest.started_at >= call.seen_at - MOMENT:
             event = await last_action(call, place_of(newest.erasure_id), ("erase",))
@@ -90,7 +90,7 @@ async def _since(call: PageCall) -> str:
 
 
 async def receipt(call: PageCall) -> Page:
-    """Show an erasure with its receipt, whether the receipt is unchanged since it was signed, and about whom it is."""
+    """Show an erasure and its receipt: whether it is unchanged since it was signed, and about the given subject."""
     await check_sees_all(call)
     found = await _erasure(call)
     what = {name: call.query(name) or None for name in _FIELDS}

@@ -1,4 +1,4 @@
-"""The page of the queue: pending and running runs, dead letters, schedules and workers."""
+"""The page of the queue: queued runs, dead letters (failed runs to retry or discard), schedules and workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORKERS: Final = 50
 
 
 async def queue(call: PageCall) -> Page:
-    """Show numbers of runs, the workers, and a list of queued runs, dead letters or schedules."""
+    """Show numbers of runs, the workers, and a list of queued runs, dead letters, schedules or failed webhooks."""
     show = call.query("show") or SHOWN[0]
     if show not in SHOWN:
         raise refuse(422, f"show must be one of {', '.join(SHOWN)}, not {show!r}")

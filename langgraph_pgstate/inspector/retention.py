@@ -34,7 +34,7 @@ _SINGULAR: Final = {"d": 86400, "h": 3600, "m": 60}
 
 
 async def retention(call: PageCall) -> Page:
-    """Show all policies."""
+    """Show all policies of retention."""
     await check_sees_all(call)
     policies = [_shown(one) for one in await call.state.retention.policies()]
     return Page("retention.html", "Policies", {"policies": policies}, place=call.link("retention"))
@@ -61,7 +61,10 @@ async def new(call: PageCall) -> Page:
 
 
 async def store(call: PageCall) -> Page | Done:
-    """Store a policy, unless it has changed since the person saw it. First show the effects. Keep a refused form."""
+    """Store a policy, unless it has changed since the person saw it. First show its effects and ask for confirmation.
+
+    After a refusal, the form is shown with the person's texts.
+    """
     await check_sees_all(call)
     typed = {name: call.form.get(name, "") for name in _FIELDS}
     expected = _expected(call)
@@ -73,7 +76,7 @@ async def store(call: PageCall) -> Page | Done:
         return _form(call, typed, await _policy(call, name), expected=expected, problem=str(error), status=422)
     found = await _policy(call, name)
     if digests := _digests(call, found):
-        raise refuse(409, f"policy {name!r} has digests of {', '.join(digests)}: only a program can change it")
+        raise refuse(409, f"policy {name!r} stores {', '.join(digests)} as digests: only a program can change it")
     if call.field("step") == "form":
         return _form(call, typed, found, expected=expected)
     if call.field("sure") is None and not wants_json(call.request):
@@ -118,7 +121,7 @@ async def delete(call: PageCall) -> Done:
 
 
 def _digests(call: PageCall, found: Policy | None) -> list[str]:
-    """Return the keys of a policy's metadata whose values are stored as digests only. A form would lose such values."""
+    """Return the keys of a policy's metadata whose values are stored as digests. A form cannot show these values."""
     database: Any = core_of(call.state).database
     keys = database.keys
     return [] if keys is None or found is None else [one for one in found.metadata or {} if keys.is_searchable(one)]
@@ -183,7 +186,7 @@ def _form(
 def _expected(call: PageCall) -> int:
     text = call.field("expected") or ""
     if not text.isdecimal() or len(text) > 9:
-        raise refuse(422, "the form must say which version of the policy it changes")
+        raise refuse(422, f"expected must be the version of the policy that the form changes, got {text!r}")
     return int(text)
 
 

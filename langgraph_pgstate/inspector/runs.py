@@ -82,7 +82,7 @@ async def runs(call: PageCall) -> Page:
 
 
 async def _sums(call: PageCall, status: str | None, filters: Mapping[str, Any]) -> RunSums | None:
-    """Return the costs of a list's runs, by thread and model; `None` for the default list."""
+    """Return the costs of a list's runs, by thread and model; `None` for a list without filters."""
     if all(call.query(name) is None for name in _SUMMED_WITH):
         return None
     given: Any = {**filters, "limit": _SUMS}
@@ -103,7 +103,7 @@ def _time_of(call: PageCall) -> dict[str, Any]:
 async def run(call: PageCall) -> Page | Response:
     """Show a run, a window of its spans, and in full the span that the address names.
 
-    Checkpoints of a fork name runs of its source. For such a run, the browser is sent to the source.
+    A forked thread's checkpoints name runs of its source thread. A request for such a run is redirected to the source.
     """
     thread_id = call.path("thread_id")
     scope = await call.authorize("threads", "read", {"thread_id": thread_id})
@@ -155,11 +155,11 @@ async def run(call: PageCall) -> Page | Response:
         "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),
         "asked": asked,
         "next_run_id": await _next_run(call, found) if is_answered else None,
-        # Read no feedback for an open span or an interrupted run, whose pages run other statements.
+        # A page with an open span or an interrupt reads no feedback, because it runs other statements instead.
         "feedback": () if asked or span else await _feedback(call, found),
         "before": checkpoint_before(found, timeline),
         "sees_memory": await sees_memory(call, "search"),
-        # A run that has left a list is shown with the person who removed it.
+        # An open list asks for this text when a run has left the list: who cancelled, retried or discarded the run.
         "told": await _told(call, found) if wants_json(call.request) else None,
         "can_cancel": can_cancel,
         "enqueued_at": found.enqueued_at if retried is None else retried.created_at,
@@ -209,7 +209,7 @@ async def retry(call: PageCall) -> Done:
     """Enqueue a failed run again."""
     thread, run_id = await call.thread("update"), call.path("run_id")
     found = await _check_end(call, thread.thread_id, run_id)
-    # A run without checkpoints would resume from the state of another run.
+    # If another run began meanwhile, refuse: a run without checkpoints would resume from the other run's state.
     if not await call.state.runs.retry(thread.thread_id, run_id, by=call.actor, unless_run_within=within(call)):
         newest = (await call.state.runs.list(thread_id=thread.thread_id, limit=1)).items
         if any(one.run_id != run_id for one in newest):

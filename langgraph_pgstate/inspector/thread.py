@@ -145,7 +145,7 @@ def _file(message: Any, part: int) -> Response:
 
 
 async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> CheckpointTree:
-    """Return a fork's tree with the names of copied tasks. The source thread names them, because it has their spans."""
+    """Return a fork's tree with the names of the copied tasks. Only the source thread's tree has these names."""
     source_id = found.forked_from_thread_id
     if source_id is None or all("" not in node.tasks for node in tree.nodes) or not await _may_read(call, source_id):
         return tree
@@ -159,7 +159,7 @@ async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> Checkpo
 
 
 async def _may_read(call: PageCall, thread_id: str) -> bool:
-    """Return whether the caller may see another thread, and, if necessary, whether the thread exists."""
+    """Return whether the caller may see another thread. For a caller who sees all, the thread need not exist."""
     try:
         scope = await call.authorize("threads", "read", {"thread_id": thread_id})
     except (HTTPException, AuthError):
@@ -168,9 +168,9 @@ async def _may_read(call: PageCall, thread_id: str) -> bool:
 
 
 async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] | None) -> dict[str, Any]:
-    """Return the unknown effects of the thread, and of a new fork's source.
+    """Return the unknown effects of the thread, and of a new fork's source: tool actions whose outcome is unknown.
 
-    They are only for persons who may act: a run that starts before such an effect repeats it without asking.
+    Only persons who may act are warned: a run that starts before such an action repeats it without asking.
     """
     if not call.may_act or call.person is None:
         return {"unsettled": [], "source_unsettled": []}

@@ -1,4 +1,4 @@
-"""The pages of tools: statistics, unknown effects, and one action of the ledger."""
+"""The pages of tools: statistics, unknown effects (actions whose outcome is unknown), and one action of the ledger."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def _found(call: PageCall, thread_id: str) -> ToolExecution:
 
 
 def _expected(found: ToolExecution) -> str:
-    """Return the action's state that a form expects. The form is refused if the state has changed."""
+    """Return an action's status, attempt and end, as a form carries them. A form is refused if they have changed."""
     status = "unknown" if is_outcome_unknown(found) else found.status
     ended_at = found.ended_at.isoformat() if found.ended_at is not None and status != "unknown" else ""
     return f"{status} {found.attempt} {ended_at}".strip()
@@ -121,7 +121,7 @@ async def _settled(call: PageCall, found: ToolExecution) -> Event | None:
 
 
 async def unknown_effects_of(call: PageCall, run: Run | None, *, waits: bool = False) -> list[dict[str, str]]:
-    """Return the newest unknown effects of a run's thread, if an unknown effect made the run fail or its process died.
+    """Return the newest unknown effects of a run's thread; none unless one made the run fail, or its process died.
 
     Args:
         call: The request.
@@ -135,7 +135,7 @@ async def unknown_effects_of(call: PageCall, run: Run | None, *, waits: bool = F
 
 
 async def unknown_effects(call: PageCall, thread_id: str) -> list[dict[str, str]]:
-    """Return the newest unknown effects of a thread."""
+    """Return the newest actions of a thread whose outcome is unknown."""
     found = await call.state.tools.list(thread_id, unknown=True, limit=_PAGE)
     return [{"tool": one.tool, "key": one.idempotency_key, "arguments": view(one.arguments, 120).text} for one in found]
 

@@ -43,10 +43,10 @@ class AnswerRequest:
     Attributes:
         value: The answer as `(type, bytes)`.
         answered_by: Name of the answerer.
-        interrupt_id: The interrupt; `None` for the only interrupt.
-        answer_id: Random id of this call. A retry recognizes its own answer by it. The run that resumes the thread also
-            has this id.
-        plain: The answer as it was given.
+        interrupt_id: Id of the interrupt; `None` if the thread has only one.
+        answer_id: Random id of this call. A retry of the call finds its own answer by this id. The run that resumes the
+            thread has the same id.
+        plain: The answer before it was encoded.
         is_default: Whether this is the default answer, because no other answer came in time.
     """
 
@@ -86,12 +86,12 @@ async def answer(
     *,
     must_enqueue: bool = False,
 ) -> Answer:
-    """Record the answer to an interrupt and the event, atomically. Each interrupt takes one answer.
+    """Store the answer to an interrupt and an event about it, atomically. Each interrupt can be answered once.
 
     If the interrupted run was enqueued, a run that resumes it with this answer is enqueued in the same transaction.
 
     Returns:
-        The recorded answer.
+        The stored answer.
 
     Raises:
         NotFoundError: If the thread has no such interrupt.
@@ -140,8 +140,8 @@ async def resume(
         thread_id: The thread.
         checkpoint_id: The newest checkpoint of the thread, as the caller has seen it.
         graph: The graph, if the interrupted run was not enqueued.
-        configurable: The config of such a run.
-        queue: The queue of such a run.
+        configurable: The `configurable` values of the config, if the interrupted run was not enqueued.
+        queue: The queue, if the interrupted run was not enqueued.
 
     Raises:
         StaleHeadError: If the thread has advanced from the checkpoint.
@@ -165,7 +165,7 @@ async def resume(
             rows = await db.fetch(queries.get_newest_run, {"thread_id": thread_id})
             asked_by = rows[0][0] if rows else None
         run_id = str(uuid4())
-        # If there is only one answer, the run has the answer's id, so that the answer leads to the run.
+        # With only one answer, the run gets the answer's id. `Answer.run_id` is found by this id.
         if len(answers) == 1 and interrupted is not None and answers[0].run_id is None:
             run_id = interrupted.answer_ids[answers[0].interrupt_id]
         command = command_of(answers)
@@ -248,9 +248,9 @@ async def _put_answer(
     *,
     must_enqueue: bool = False,
 ) -> bool:
-    """Store an answer and its event, and enqueue the run that resumes with it.
+    """Store an answer and its event, and enqueue the run that resumes with the answer.
 
-    Return false if there was an answer before.
+    Return false if there is an answer already, or the interrupt is no longer pending.
     """
     thread_id, checkpoint_id = place
     check_key_size("thread_id, checkpoint_id and interrupt_id", thread_id, checkpoint_id, interrupt.interrupt_id)
@@ -326,7 +326,7 @@ def command_for(answer: Answer) -> Command[Any]:
     """Return the command that resumes a graph with one answer."""
     if _is_digest(answer.interrupt_id):
         return Command(resume={answer.interrupt_id: answer.value})
-    # The interrupt has no id of its own.
+    # LangGraph did not make this id, so `resume` cannot name the interrupt by it.
     return Command(resume=answer.value)
 
 

@@ -28,12 +28,12 @@ from langgraph_pgstate.schema.queries import Queries
 
 
 class AsyncInterrupts:
-    """Access to the interrupts made with `interrupt()`. Each takes one answer.
+    """The interrupts that graphs raise with `interrupt()`: `state.interrupts` lists, answers and resumes them.
 
     Args:
         database: The database.
         queries: The queries of the schema.
-        runs: The queue, which makes the handles of resuming runs.
+        runs: Makes the handles of the runs that resume threads.
         codec: Reads interrupts and encodes answers; by default with LangGraph's own serializer.
     """
 
@@ -45,9 +45,9 @@ class AsyncInterrupts:
     async def threads(self, **filters: Unpack[InterruptFilter]) -> Page[InterruptedThread]:
         """Return a page of threads with unanswered interrupts, newest interrupt first.
 
-        Needs no recorder. Breakpoints (`interrupt_before`) are not listed, as they take no answer. A page may hold
-        fewer than `limit` threads and still have a next one: answered interrupts are skipped, some thousand per page,
-        until a prune removes them.
+        Needs no recorder. Breakpoints (`interrupt_before`) are not listed, because they take no answer. A page may hold
+        fewer than `limit` threads and still have a next page, because answered interrupts are read and skipped until a
+        prune removes them.
 
         Args:
             **filters: See `InterruptFilter`.
@@ -68,14 +68,13 @@ class AsyncInterrupts:
     async def answer(
         self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
     ) -> Command[Any]:
-        """Record the answer to an interrupt, and an event that names the answerer.
+        """Store the answer to an interrupt, and an event that names the answerer, atomically.
 
-        Atomic; each interrupt takes one answer.
+        Each interrupt can be answered once. Then it is no longer listed.
 
-        The interrupt is no longer listed. If the interrupted run was enqueued, a run that resumes it is enqueued in the
-        same transaction, and a worker runs it. Otherwise the graph does not run yet. Invoke it with the returned
-        command, or get the command in any process with `resume`. A call that is repeated after a lost connection finds
-        its own answer.
+        If the interrupted run was enqueued, a run that resumes it is enqueued in the same transaction, and a worker
+        runs it. Otherwise the graph does not run yet: invoke the graph with the returned command, or get the command in
+        any process with `resume`. A call that is repeated after a lost connection finds its own answer.
 
         Args:
             thread_id: The thread.
@@ -164,7 +163,7 @@ class AsyncInterrupts:
         return made.thread_id, made.run_id
 
     async def answers(self, thread_id: str) -> tuple[Answer, ...]:
-        """Return the answers with which a thread was not resumed yet, oldest first. Three round trips."""
+        """Return the answers of a thread that no run has used yet, oldest first. Three round trips."""
         found = await self._database.run(
             interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id)
         )
@@ -173,8 +172,8 @@ class AsyncInterrupts:
     async def answered(self, thread_id: str, interrupt_id: str) -> AnsweredInterrupt | None:
         """Return an answered interrupt with its answer, even if the thread has continued. One round trip.
 
-        Returns `None` if the interrupt has no answer, or a prune has removed its checkpoint. Types that may not be
-        built are returned as plain data.
+        Returns `None` if the interrupt has no answer, or a prune has removed its checkpoint. Objects of types that the
+        serializer may not build are returned as plain data.
         """
         key = thread_id_of(thread_id), identifier("interrupt_id", interrupt_id)
         return await self._database.run(interrupts.find_answered, self._queries, self._codec, *key)
@@ -184,13 +183,13 @@ class AsyncInterrupts:
     ) -> tuple[AnsweredInterrupt, ...]:
         """Return the answered interrupts of some checkpoints with their answers, oldest first.
 
-        They can be read until a prune removes the checkpoints, even if the thread has continued. One round trip. Types
-        that may not be built are returned as plain data.
+        Interrupts and answers can be read until a prune removes the checkpoints, even if the thread has continued. One
+        round trip. Objects of types that the serializer may not build are returned as plain data.
 
         Args:
             thread_id: The thread.
             checkpoint_ids: The interrupted checkpoints, as events of the kind `answer` name them.
-            most_bytes: Larger answers are left out, and larger interrupts are `None`.
+            most_bytes: Answers of more bytes are left out. Interrupts of more bytes are `None`.
         """
         key = thread_id_of(thread_id), checkpoint_ids, most_bytes
         return await self._database.run(interrupts.list_answered, self._queries, self._codec, *key)

@@ -1,5 +1,5 @@
 -- name: scan_interrupts
--- Return a page of the interrupts of all threads, newest first, below a cursor, including answered interrupts.
+-- Return a page of the interrupts of all threads, newest first, after a cursor, including answered interrupts.
 SELECT thread_id, checkpoint_id, created_at, task_id FROM /*schema*/writes
 WHERE idx = -3 AND checkpoint_ns = '' AND created_at <= :cursor_at::timestamptz
     AND (created_at < :cursor_at OR (thread_id, task_id) > (:cursor_thread::text, :cursor_task::text))
@@ -7,8 +7,8 @@ ORDER BY created_at DESC, thread_id, task_id
 LIMIT :page_size;
 
 -- name: get_interrupts
--- Return the open interrupts at some checkpoints, oldest first: interrupts of unfinished tasks whose checkpoint has no
--- children. If given, only threads of a user, tenant or agent, or threads that a caller may see.
+-- Return the open interrupts at some checkpoints, oldest first: interrupts of unfinished tasks whose checkpoint is the
+-- newest of its thread. Optional filters: the thread's user, tenant and agent, and `scope`, what the caller may see.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: threads.title
 -- matches: threads.metadata from scope
@@ -57,7 +57,7 @@ ORDER BY a.checkpoint_id DESC LIMIT 1;
 
 -- name: list_answered
 -- Return the answers given at some checkpoints of a thread, oldest first, with the interrupted tasks' last questions.
--- Only answers and questions up to a number of bytes.
+-- Answers of more than `most_bytes` are left out. Longer questions are null.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: answers.value with checkpoint_ns = ''
 SELECT a.checkpoint_id, a.interrupt_id, a.task_id, a.answered_at, a.answered_by, a.value_type, a.value, a.is_default,

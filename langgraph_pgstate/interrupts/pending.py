@@ -37,7 +37,7 @@ _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent":
 
 _logger = logging.getLogger("langgraph_pgstate")
 
-# Ids of a thread and of its checkpoint.
+# The ids of a thread and of one of its checkpoints.
 Place = tuple[str, str]
 
 
@@ -47,7 +47,7 @@ class InterruptedRequest:
 
     Attributes:
         owner: User, tenant, agent, and the metadata of threads that the caller may see.
-        answered: Threads with answers not picked up yet; otherwise threads with unanswered interrupts.
+        answered: Whether threads with answers that no run has used are wanted, or threads with unanswered interrupts.
         cursor: Time, thread and task of the last interrupt read.
         size: Page size.
         scans: Maximum number of pages of interrupts to read.
@@ -82,8 +82,8 @@ async def list_interrupted(
 ) -> Page[InterruptedThread]:
     """Return a page of threads with unanswered interrupts, newest interrupt first. Reads no state.
 
-    Takes three round trips for each page of interrupts that is read, including answered interrupts. A page may hold
-    fewer threads than requested and have a next one. A prune removes answered interrupts.
+    Takes three round trips for each page of interrupts that it reads. Answered interrupts are read and skipped, until a
+    prune removes them. So the returned page may hold fewer threads than requested, and still have a next page.
     """
     found: list[InterruptedThread] = []
     before = cursor = filter.cursor
@@ -113,7 +113,10 @@ async def list_interrupted(
 
 @dataclass(slots=True)
 class Interrupted:
-    """The interrupts and answers of one checkpoint."""
+    """The interrupts and answers of one checkpoint.
+
+    `leader` is the task of the newest interrupt. `answer_ids` has the id of the answer to each answered interrupt.
+    """
 
     place: Place
     owner: tuple[str | None, str | None, str | None, str | None]
@@ -149,7 +152,7 @@ async def _read_places(
 ) -> dict[Place, Interrupted]:
     """Return the interrupts and answers of some checkpoints. Checkpoints without pending interrupts are left out.
 
-    With `strict`, an answer of a type that may not be built is an error; otherwise it is read as plain data.
+    With `strict`, an answer of a type that may not be built raises an error. Otherwise it is read as plain data.
     """
     if not places:
         return {}
@@ -212,7 +215,7 @@ async def get_interrupted(
 
 
 async def read_interrupted(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> Interrupted | None:
-    """Return the interrupts at a thread's head, or `None` if it is not interrupted. Three round trips.
+    """Return the interrupts at a thread's newest checkpoint; `None` if it is not interrupted. Three round trips.
 
     Raises:
         UnsafeTypeError: If an answer has a type that may not be built.
@@ -230,8 +233,8 @@ async def find_answered(
 ) -> AnsweredInterrupt | None:
     """Return an answered interrupt with its answer, even if the thread has continued. One round trip.
 
-    Types that may not be built are returned as plain data. Returns `None` if the interrupt has no answer, or a prune
-    has removed it.
+    Objects of types that may not be built are returned as plain data. Returns `None` if the interrupt has no answer, or
+    a prune has removed the answer.
     """
     key = {"thread_id": thread_id, "interrupt_id": interrupt_id}
     for checkpoint_id, task_id, at, by, type_, data, is_default, run_id, asked_in, asked_at, asked in await db.fetch(
@@ -250,7 +253,7 @@ async def list_answered(
 ) -> tuple[AnsweredInterrupt, ...]:
     """Return the answered interrupts of some checkpoints with their answers, oldest first. One round trip.
 
-    Types that may not be built are returned as plain data. Answers of more than `most_bytes` are left out.
+    Objects of types that may not be built are returned as plain data. Answers of more than `most_bytes` are left out.
     """
     reader, found = codec.lenient(), []
     key = {"thread_id": thread_id, "checkpoint_ids": [*checkpoint_ids], "most_bytes": most_bytes}

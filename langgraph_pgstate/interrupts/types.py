@@ -34,7 +34,7 @@ class PendingInterrupt:
 
     Attributes:
         interrupt_id: LangGraph's id of the interrupt. An answer must name it if several interrupts are pending.
-        value: The argument of `interrupt()`. Types that may not be built are returned as plain data.
+        value: The argument of `interrupt()`. Objects of types that the serializer may not build are plain data.
         asked_at: Time of the interrupt, by the database's clock.
         response_schema: JSON Schema of the answer, if the graph gave one.
         task_id: The interrupted task.
@@ -52,7 +52,7 @@ class PendingInterrupt:
 
     @property
     def question(self) -> str | None:
-        """The beginning of the question, if the value has it in a field."""
+        """The beginning of the question, if a field of the value, like `question` or `message`, has it."""
         return question_of(self.value)
 
 
@@ -103,7 +103,7 @@ class InterruptedThread:
         checkpoint_id: The interrupted checkpoint.
         since: Time of the oldest unanswered interrupt.
         interrupts: The unanswered interrupts, oldest first.
-        answers: Answers that are stored and not yet picked up by a run.
+        answers: Stored answers that no run has used yet.
         user_id: The thread's user, if the config named one.
         tenant_id: The thread's tenant, if the config named one.
         agent: The interrupted agent, if the config named one.

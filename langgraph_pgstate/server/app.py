@@ -1,4 +1,4 @@
-"""The ASGI application."""
+"""The server as an ASGI application: its options, its lifespan, and its responses to requests."""
 
 from __future__ import annotations
 
@@ -49,34 +49,34 @@ from langgraph_pgstate.worker.worker import AsyncWorker
 _log = logging.getLogger("langgraph_pgstate.server")
 
 DISABLING: Final = ("assistants", "threads", "runs", "store", "meta")
-"""Parts that can be left out."""
+"""Groups of operations that the option `disabled` can leave out."""
 _SWEEP_SECONDS: Final = 60.0
 # The headers that clients read in a browser.
 _EXPOSED: Final = ("Content-Location", "Location", "Retry-After", "X-Pagination-Total", "X-Pagination-Next")
 
 
 class ServerOptions(TypedDict, total=False):
-    """Options of a server.
+    """Options of `create_app`.
 
     Attributes:
         auth: LangGraph's `Auth` object. Without it, every caller may do everything.
         prefix: Path below which the operations are, like `/agents`.
         worker: Whether the application runs a worker for its graphs (true by default), or the options of this worker.
-        store: LangGraph's store for the operations on items and for graphs without a store, or a function that opens
-            the store when the application starts. By default it is the state's long-term memory.
-        memory: Options of the long-term memory, in place of the state's.
+        store: A LangGraph `BaseStore`, or a function that opens one when the application starts. The operations on
+            items and graphs without a store use it. By default, they use the state's long-term memory.
+        memory: Options of the long-term memory. They replace the options that the state was given.
         read_only: Whether operations that change something are refused. A read-only application runs no worker.
         cors: Options of Starlette's `CORSMiddleware`. By default, responses have no headers for other origins.
         max_body_size: Maximum number of bytes of a request's body; 16 MiB by default.
         max_body_values: Maximum number of lists, objects and items of a request's body; 100,000 by default.
-        rate_limit: The requests that each user may send; no limit by default.
+        rate_limit: The maximum number of requests of each user; no limit by default.
         inspector: Whether the pages of the inspector are served below `/ui`; not by default.
-        app: A Starlette or FastAPI application. Its routes come first. Its middleware and lifespan apply to all
-            requests. `create_app` changes it: it serves the server below its own routes.
-        app_auth: Whether `auth` authenticates the routes of `app`: `none` (the default), `middleware_first` or
-            `auth_first`.
-        receipt_key: Signs receipts of erasures that persons make on the pages: a secret of at least 16 bytes, or a
-            private key for Ed25519 as PEM. Without it, receipts are not signed.
+        app: A Starlette or FastAPI application, to which `create_app` adds the server. A route of the application takes
+            precedence over the server's. Its middleware applies to all requests, and its lifespan is entered, too.
+        app_auth: Whether `auth` authenticates the routes of `app`: `none` (the default), `middleware_first` (after the
+            middleware of `app`) or `auth_first` (before it).
+        receipt_key: The key that signs the receipts of erasures made on the inspector's pages: a secret of at least 16
+            bytes, or a private key for Ed25519 as PEM. Without it, receipts are not signed.
         configurable_headers: Request headers that are passed to runs in `config["configurable"]`; none by default.
         disabled: Parts whose operations are left out: `assistants`, `threads`, `runs` (with crons, feedback and the
             commands of threads), `store`, `meta` (the operations about the server, except `/ok`).
@@ -105,12 +105,12 @@ class AgentServer(Starlette):
 
     Attributes:
         operations: The operations that the application serves.
-        service: The parts that the application uses while it runs; `None` before and after.
+        service: The state, graphs and settings that handlers use while the application runs; `None` before and after.
     """
 
     def __init__(self, opening: Callable[[], Any], graphs: Mapping[str, Any], options: ServerOptions) -> None:
         check_options(type(self), options, ServerOptions)
-        # Pages that only read need no graphs.
+        # With the inspector, no graph need be given: its pages can be read without graphs.
         self._opening, self._sources = opening, graph_sources(graphs) if graphs or not options.get("inspector") else {}
         self._store, self._is_read_only = options.get("store"), options.get("read_only", False)
         self._memory = options.get("memory")
@@ -163,10 +163,10 @@ class AgentServer(Starlette):
 
     @asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
-        """Run the worker and the other parts of the application.
+        """Open the state and the store, and run the worker, until the end of the block.
 
-        If the application is served alone, Starlette enters this lifespan. An application that mounts this one uses it
-        as its own lifespan, or enters it there: `async with server.lifespan(): ...`.
+        If the application is served alone, Starlette enters this lifespan. If another application mounts this one, that
+        application must enter it: as its own lifespan, or within it by `async with server.lifespan(): ...`.
         """
         async with AsyncExitStack() as stack:
             opened = self._opening()
@@ -210,7 +210,7 @@ class AgentServer(Starlette):
         """Refuse options that do not keep tenants apart.
 
         Raises:
-            TenantError: If requests have no user and so no tenant, or if tenants would share a part.
+            TenantError: If there is no `auth`, so that requests have no tenant, or if tenants would share a store.
         """
         if self._authority is None:
             raise TenantError("auth must be given, with users that have a tenant_id: the tables keep tenants apart")
@@ -218,8 +218,8 @@ class AgentServer(Starlette):
             raise TenantError("store must be left out, because it does not keep tenants apart as the tables do")
 
     def _open_tenant(self, service: Service, tenant: str, stack: AsyncExitStack) -> Service:
-        """Return the parts of a tenant. The stack closes them."""
-        # The state is a new one, because the application may go on using the state that `for_tenant` returns.
+        """Return the service of one tenant. The stack closes the service's state and store."""
+        # `for_tenant` would return a state that other code of the application may share, so make a state of our own.
         state = tenant_state(service.state, tenant)
         stack.push_async_callback(state.close)
         core = core_of(state)

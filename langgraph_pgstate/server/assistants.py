@@ -1,4 +1,4 @@
-"""Assistants. Each graph is an assistant, under its name and a UUID made of the name. Other assistants are stored."""
+"""Operations on assistants. Each graph is an assistant under its name and a UUID of the name. Others are stored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PLACES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An assistant that runs a graph.
+    """The assistant of a request: a graph's own assistant, or a stored one.
 
     Attributes:
         graph: Name of the graph.
@@ -57,7 +57,8 @@ class Chosen:
     def config_of(self, given: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
         """Return the config of a run. Values of the run override those of the assistant.
 
-        `configurable` also has the values of both contexts, except keys that say where a run continues.
+        `configurable` also gets the values of the assistant's and the run's context, except keys that say where a run
+        continues.
         """
         merged = {**self.config, **given}
         for name, first, last in (("configurable", self.context, context), ("metadata", None, None)):
@@ -239,7 +240,7 @@ async def choose(call: Call, assistant_id: str) -> Chosen:
 
 
 def describe(assistant: Assistant) -> dict[str, Any]:
-    """Return an assistant in the form of the clients, in which `configurable` and context contain each other's keys."""
+    """Return an assistant in the form that clients expect. `configurable` and the context contain each other's keys."""
     config, context = dict(assistant.config), assistant.context
     if context is None:
         context = config.get("configurable") or {}
@@ -317,10 +318,10 @@ async def _thread_config(call: Call, name: str, thread: Thread) -> Mapping[str, 
 
 
 def _own(call: Call) -> str:
-    """Return the id that the path names.
+    """Return the id of the assistant that the path names, if this assistant can be changed.
 
     Raises:
-        HTTPException: 403 if it is the id of a graph's own assistant.
+        HTTPException: 403 if the id is that of a graph's own assistant.
     """
     assistant_id = call.path("assistant_id")
     if call.service.graphs.find(assistant_id) is not None:

@@ -1,4 +1,4 @@
-"""LangGraph's `Auth` object: who calls, and what the caller may see."""
+"""Authentication and authorization of callers by the handlers of LangGraph's `Auth` object."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ class User:
 
 
 class Authority:
-    """The handlers of an `Auth` object.
+    """The handlers of an `Auth` object. They tell the server who calls, and what the caller may do.
 
     Args:
-        auth: The object.
+        auth: The `Auth` object.
 
     Raises:
         ConfigurationError: If the object has no authentication handler, or if the handler has unknown arguments.
@@ -130,7 +130,7 @@ class Authority:
         """Return the user of a request.
 
         Raises:
-            HTTPException: If the handler refuses the request.
+            HTTPException: 401 if the user is not authenticated or has no usable identity; or the handler's exception.
         """
         assert self._authenticate is not None
         given = {
@@ -145,7 +145,7 @@ class Authority:
         }
         found = self._authenticate(**{name: given[name] for name in self._arguments})
         user = User(await found if inspect.isawaitable(found) else found)
-        # In a namespace of the store, a star stands for any label. Without its NUL, an identity may be another one.
+        # A star in a namespace of the store stands for any label. Without its NUL, an identity could be another user's.
         is_usable = user.identity != "*" and "\0" not in user.identity and encodes_as_utf8(user.identity)
         if not user.is_authenticated or not is_usable:
             raise refuse(401, "unauthorized")
@@ -187,7 +187,7 @@ class Authority:
 
 
 def scope_of(filters: Any) -> Alternatives:
-    """Return the conditions on metadata that a handler's filters mean.
+    """Return a handler's filters as alternatives. A caller may reach what contains the metadata of one alternative.
 
     Raises:
         TypeError: If a filter does not have the form that LangGraph defines.

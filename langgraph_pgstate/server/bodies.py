@@ -78,7 +78,7 @@ def _with_zone(value: datetime) -> datetime:
 
 
 def _small(value: Any, most: int = _METADATA_VALUES) -> Any:
-    """Return metadata or conditions, unless they are too large. This check runs before they are converted."""
+    """Return metadata or conditions, unless they are too large. This check runs before pydantic converts them."""
     left, count, size = [value], 0, 0
     while left:
         one = left.pop()
@@ -110,7 +110,7 @@ Time = Annotated[datetime, AfterValidator(_with_zone)]
 
 
 class Body(BaseModel):
-    """A request's body."""
+    """The base class of the bodies of requests."""
 
     model_config = ConfigDict(extra="ignore")
 

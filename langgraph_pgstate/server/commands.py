@@ -115,13 +115,13 @@ _CODES: Final[Mapping[int, str]] = {
     422: "invalid_argument",
     501: "not_supported",
 }
-# Namespace of the ids of runs that continue a thread with answers.
+# Namespace of the UUIDs of runs that resume a thread with answers.
 _ANSWER_RUNS: Final = UUID("0f6f6c9e-5d6c-5d0b-9f57-3f6c1a8f9d52")
 _STATUSES: Final = {"pending": "started", "running": "running", "success": "completed", "interrupted": "interrupted"}
 
 
 class CommandError(Exception):
-    """A command is refused.
+    """The refusal of a command, for its response.
 
     Args:
         code: The protocol's code.
@@ -195,7 +195,8 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
         asked = {one.interrupt_id: one.run_id for one in await call.state.interrupts.list(thread.thread_id)}
         if unknown := answers.keys() - asked.keys():
             raise CommandError("no_such_interrupt", f"thread {thread.thread_id!r} has no interrupt {min(unknown)!r}")
-        # A second answer has the same run id as the first. That run may have ended without using its answers.
+        # The id is made from the answers, so a repeated command has the same id. If the run of this id has ended
+        # without using its answers, make the next id.
         names = [thread.thread_id, run_id, *(f"{id} {asked[id]}" for id in sorted(answers))]
         run_id = str(uuid5(_ANSWER_RUNS, "\n".join(names)))
         run = await call.state.runs.get(thread.thread_id, run_id)
@@ -208,7 +209,7 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
 async def _inject(call: Call, given: InputInject) -> _Answer:
     """Enqueue a run with a message, after the runs of the thread."""
     if given.namespace:
-        raise CommandError("not_supported", "messages go to the graph itself, not to its subgraphs")
+        raise CommandError("not_supported", "namespace must be empty: messages cannot go to subgraphs")
     thread = await call.thread("read")
     input = {"messages": [await compute(given.message, given.message.model_dump)]}
     await _run(call, RunParams(), graph_of(call, thread), {"input": input})

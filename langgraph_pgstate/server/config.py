@@ -33,7 +33,7 @@ def load_server_config(file: Path) -> tuple[dict[str, Any], ServerOptions]:
     """Import the graphs that a `langgraph.json` names. Return them with the server's options: auth, store and CORS.
 
     Args:
-        file: The file.
+        file: Path of the `langgraph.json`.
 
     Raises:
         ConfigurationError: If the file is malformed, or an object that it names cannot be found.

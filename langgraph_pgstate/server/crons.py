@@ -46,7 +46,7 @@ _PAYLOAD: Final = (
 async def create(call: Call) -> Any:
     """Create a cron. Its runs use one thread, or a new thread each.
 
-    A cron is a schedule under a random name. It fires within a second of its tick.
+    A cron is a schedule under a random name. A run is enqueued within a second of its scheduled time.
     """
     body, cron_id = call.body, str(uuid7())
     thread_id = call.request.path_params.get("thread_id")
@@ -113,7 +113,7 @@ async def update(call: Call) -> Any:
     schedule = await _found(call, cron_id, access)
     assistant_id = schedule.metadata.get("assistant_id")
     run = {"assistant_id": assistant_id, "metadata": value.get("metadata") or {}}
-    # The cron's runs are the caller's. A caller who may not create such runs must not change them through a cron.
+    # The cron's later runs belong to the caller, so the caller must be allowed to create such runs.
     await _check_thread(call, schedule, "create_run", run)
     assistant = None
     if assistant_id is not None and (body.config is not None or body.context is not None):

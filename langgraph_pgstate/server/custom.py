@@ -1,4 +1,4 @@
-"""A user's own application around the server. Its routes come first, and its middleware applies to all requests."""
+"""The option `app`: your own application around the server. Its routes take precedence over those of the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from langgraph_pgstate.server.reading import BodyLimits, bytes_of, claiming, par
 if TYPE_CHECKING:
     from langgraph_pgstate.server.routes import Operation
 
-# Load balancers identify the server by this path, so the user's application must not take it.
+# Load balancers ask this path whether the server runs, so the user's application must not override it.
 _HEALTH: Final = "/ok"
 AuthPlace = Literal["none", "middleware_first", "auth_first"]
 """Whether the user's routes are authenticated, and whether before or after the application's middleware."""
@@ -41,15 +41,15 @@ def around(
     cors: Mapping[str, Any] | None,
     limits: BodyLimits,
 ) -> ASGIApp:
-    """Return the user's application with the server below its routes, and everything below a prefix.
+    """Return the user's application, with the server as its last route, below a prefix.
 
     Args:
         app: A Starlette or FastAPI application. This function changes it.
         inner: The server.
         operations: The server's operations, which are added to FastAPI's OpenAPI document.
-        authority: Authenticates the user's routes, if `place` says so.
+        authority: Authenticates requests to the user's routes, unless `place` is `none`.
         place: When the user's routes are authenticated.
-        prefix: The prefix; may be empty.
+        prefix: Path below which all routes are; may be empty.
         cors: Options of Starlette's `CORSMiddleware`, for all routes.
         limits: Limits of a body that is read for authentication.
 
@@ -63,7 +63,7 @@ def around(
     app.router.routes.insert(0, health)
     if place != "none":
         if authority is None:
-            raise ConfigurationError("auth must be given, because enable_custom_route_auth needs it")
+            raise ConfigurationError("auth must be given for app_auth (enable_custom_route_auth in langgraph.json)")
         options: Any = {"authority": authority, "routes": [*app.routes], "health": health, "limits": limits}
         middleware = Middleware(_Authenticated, **options)
         app.user_middleware.insert(len(app.user_middleware) if place == "middleware_first" else 0, middleware)
@@ -77,7 +77,7 @@ def around(
 
 
 class _Inner:
-    """The server as the endpoint of a route. Starlette would treat a method as a function of a request."""
+    """The server as the endpoint of a route. Starlette would call a bound method with a request, not as ASGI."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

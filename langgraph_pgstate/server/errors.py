@@ -1,4 +1,4 @@
-"""HTTP responses for the package's errors, without internals."""
+"""HTTP responses for errors. They contain no internals, like tracebacks or addresses."""
 
 from __future__ import annotations
 
@@ -72,25 +72,25 @@ STATUSES: Final[Mapping[type[Exception], int]] = {
 
 
 class ServerStoppingError(ConnectionError):
-    """The server breaks off a response, so that the client asks another server."""
+    """The server ends a response early, so that the client asks another server."""
 
 
 class ServerBusyError(ServerStoppingError):
-    """Requests hold all the memory that the server gives them. The client should try again."""
+    """The requests in progress use all the memory that the server allows for requests. The client should try again."""
 
 
 class Budget:
-    """Memory of this process that requests share.
+    """A limit on the memory that all requests of this process use together.
 
     Args:
-        most: Bytes to share. A request that is alone may take more.
+        most: Number of bytes. A request may exceed it while no other request holds bytes.
     """
 
     def __init__(self, most: int) -> None:
         self._most, self._held = most, 0
 
     def claim(self, size: int, own: int = 0) -> None:
-        """Take more bytes for a request. The caller releases them later.
+        """Count more bytes for a request, which holds `own` bytes already. The caller releases the bytes later.
 
         Raises:
             ServerBusyError: If other requests hold bytes, and too few bytes are left.

@@ -45,10 +45,10 @@ class ServedGraphs:
         return assistant_id_of(name)
 
     def check(self, graph: str) -> None:
-        """Check that a graph of a name is served.
+        """Refuse the name of a graph that is not served.
 
         Raises:
-            HTTPException: 404 if it is not.
+            HTTPException: 404 for such a name.
         """
         if graph not in self._sources:
             raise missing("graph", graph)
@@ -94,7 +94,7 @@ class ServedGraphs:
         access: Access = "threads.read",
         saver: BaseCheckpointSaver[str] | None = None,
     ) -> AsyncIterator[Graph]:
-        """Provide a graph with this saver or another one. A function that makes graphs gets the config."""
+        """Provide a graph that uses `saver`, or else the server's saver. A function that makes graphs gets `config`."""
         given = (config or {}).get("configurable") or {}
         configurable = with_user({"assistant_id": self.id_of(name), **given, "graph_id": name})
         async with self._sources[name].aopen({**(config or {}), "configurable": configurable}, access) as graph:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-# Keys of the platform's own clients. Only their full names match, not patterns.
+# Headers with credentials of LangGraph Platform. Only their full names select them, not patterns.
 _SECRETS: Final = ("x-api-key", "x-tenant-id", "x-service-key")
 
 

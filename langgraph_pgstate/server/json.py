@@ -43,7 +43,7 @@ def to_json(value: Any) -> bytes:
 
 
 async def encode(value: Any) -> bytes:
-    """Return a value as `to_json` does. Many values are encoded in a thread."""
+    """Return a value as `to_json` does. A value with many items is encoded in an OS thread."""
     return await beside(to_json_in_parts, value) if has_many_values(value) else to_json(value)
 
 
@@ -166,7 +166,7 @@ def extracted(value: Any, path: str) -> Any:
 
 
 def page_headers(offset: int, count: int, has_more: bool) -> dict[str, str]:
-    """Return the headers of a page: the start of the next page, and the number of items that are known."""
+    """Return the headers of a page: the offset of the next page, and the smallest possible total number of items."""
     following = offset + count
     if not has_more:
         return {"X-Pagination-Total": str(following)}

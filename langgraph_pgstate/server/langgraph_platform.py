@@ -91,8 +91,8 @@ class AgentServerSettings:
         content: `PGSTATE_RECORD_CONTENT`, whether inputs and outputs of runs and spans are written; `true` by default.
         project: `PGSTATE_PROJECT`, channels that are also stored as JSON, separated by commas, like `booking,basket`.
         allowed: `PGSTATE_ALLOWED_TYPES`, types that may be built from stored state, like `shop.state:Order`, separated
-            by commas. Data types of modules that the server has imported are always allowed. `*` allows all types. It
-            trusts everybody who can write to the database.
+            by commas. Data types of modules that the server has imported are always allowed. `*` allows all types, and
+            so trusts everybody who can write to the database.
         thread_ttl: `PGSTATE_THREAD_TTL`, how long new threads are kept after their last activity, like `30d` or `12h`;
             for ever if it is not set. `pgstate maintain` deletes them after that time.
     """
@@ -211,8 +211,8 @@ _embedding = threading.Lock()
 async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
     """Provide the saver of the running event loop, in the form that the Agent Server expects.
 
-    Its connections are closed at the end. It never blocks the loop. With `BG_JOB_ISOLATED_LOOPS` the server does not
-    close the saver. The connections then end with the process, and no data is lost.
+    The saver never blocks the loop. Its connections are closed at the end of the block. With `BG_JOB_ISOLATED_LOOPS`,
+    the server does not leave the block: the connections end with the process, and no data is lost.
 
     Raises:
         ConfigurationError: If a `PGSTATE_*` variable is invalid, or the server refuses the connection.
@@ -254,7 +254,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
             yield state.saver
         finally:
             _forget(opened)
-            # The error is logged, because the server must go on to close other resources.
+            # An error must not keep the server from closing its other resources.
             with suppress(PGStateError):
                 await state.close()
 

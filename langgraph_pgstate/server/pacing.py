@@ -40,7 +40,7 @@ M = TypeVar("M")
 
 
 class ClosingResponse(StreamingResponse):
-    """A response whose source is closed when the client disconnects, also while the response waits."""
+    """A response that closes its source when the client disconnects, even while the source yields nothing."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response. If the server stops, close the connection before the end of the response."""
@@ -107,7 +107,7 @@ class Waiting(Generic[M]):
 
 
 def pieces(batch: deque[Waiting[Any]]) -> Iterator[bytes]:
-    """Yield the bytes of a batch: small items together, large items in pieces. Empty the batch meanwhile."""
+    """Yield the bytes of a batch: small items together, large items in pieces. Remove the items from the batch."""
     while batch:
         small: list[bytes] = []
         size = 0
@@ -184,10 +184,10 @@ async def batches_of(
 
 
 class HeldResponse(StreamingResponse):
-    """A response whose body is sent as fast as the client takes it. Its bytes count as waiting.
+    """A response whose body is sent as fast as the client takes it. Its bytes count against the limit for large items.
 
     Args:
-        response: The response.
+        response: The response with the whole body.
 
     Raises:
         ServerBusyError: If large items of other clients take too many bytes.
@@ -205,11 +205,11 @@ async def _each(found: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def held(response: Response, is_read: bool) -> Response:
-    """Return a response whose bytes count against the memory of the process.
+    """Return a large response as a `HeldResponse`, whose bytes count against the limit. Return others unchanged.
 
     Args:
-        response: A response.
-        is_read: Whether the request only reads, so that it may be refused.
+        response: The response.
+        is_read: Whether the request only reads, so that it may be refused if too little memory is left.
 
     Raises:
         ServerBusyError: If the request only reads and large responses of other clients take too many bytes.
@@ -225,10 +225,10 @@ def held(response: Response, is_read: bool) -> Response:
 
 
 async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, str] | None = None) -> Response:
-    """Respond with a list of values that are read while the list is sent. A short list is read whole before.
+    """Return a response with a list of values. A short list is read first; a longer list is read while it is sent.
 
     Args:
-        values: The values.
+        values: The values, as they are read.
         headers: Headers of the response.
 
     Raises:
@@ -263,7 +263,7 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
 
 
 async def _batches(values: AsyncGenerator[Any, None]) -> AsyncGenerator[tuple[deque[Waiting[None]], bool], None]:
-    """Yield a list as JSON in parts of a few kilobytes, or of one large value; each with whether it is the last."""
+    """Yield the JSON of a list in parts of a few kilobytes or one large value, each with whether it is the last."""
     found: deque[Waiting[None]] = deque()
     size, mark = 0, b"["
     async with aclosing(values):
@@ -321,6 +321,6 @@ def _parts(data: bytes) -> Iterator[bytes]:
 
 
 async def clean_up(do: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Clean up after a request, even if it is cancelled. The sweep of expired threads repeats a failed cleanup."""
+    """Clean up after a request, even if it is cancelled. Errors are ignored: threads that are left expire later."""
     with suppress(Exception):
         await finish(do())

@@ -1,4 +1,4 @@
-"""Limits of requests for each user."""
+"""A limit on the number of requests of each user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langgraph_pgstate.server.auth import User
 from langgraph_pgstate.server.errors import refuse
 
 _MINUTE: Final = 60.0
-# Users are counted in 8,192 sets of 8 entries, so that a few comparisons find a user.
+# The counts are in a hash table of 8,192 sets with 8 entries each, so that a few comparisons find a user.
 _SETS: Final = 2**13
 _WAYS: Final = 8
 _MOST: Final = 1_000_000
@@ -42,7 +42,7 @@ class RateLimit:
         entries = _SETS * _WAYS
         memory = memoryview(mmap.mmap(-1, 16 * entries))
         self._users = memory[: 8 * entries].cast("q")
-        # For each user, the time at which all requests are free again. All processes share the monotonic clock.
+        # For each entry, the time at which its user may again send all requests. Processes share the monotonic clock.
         self._times = memory[8 * entries :].cast("d")
 
     def check(self, request: Request, user: User | None) -> None:
@@ -59,7 +59,7 @@ class RateLimit:
 
     def count(self, key: str, now: float) -> float:
         """Count a request and return 0; or return the seconds to wait, and do not count the request."""
-        # Forked processes compute the same hashes. Zero marks a free entry, so no user has it.
+        # Forked processes compute the same hashes. Zero marks a free entry, so no user may have the hash 0.
         user = hash(key) or 1
         first = user % _SETS * _WAYS
         place, known = first, now

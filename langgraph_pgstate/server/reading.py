@@ -33,7 +33,7 @@ _NUL: Final = b"\\u0000"
 _CONTENT: Final = frozenset({"input", "command", "values", "supersteps", "context", "value", "comment", "response"})
 # A part of a string, up to 10,000 characters, is matched at once. A match and `scanstring` hold the GIL until they end.
 _PART: Final = re.compile(rb'(?:[^"\\]+|\\.){0,10000}+', re.DOTALL)
-# The same for a text. The two escapes of a character beyond 16 bits are never divided.
+# The same pattern for `str`. It never separates the two escapes of a character beyond 16 bits.
 _TEXT_PART: Final = re.compile(
     r'(?:[^"\\]+|\\[^u]|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u.{4}){0,10000}+',
     re.DOTALL,
@@ -92,7 +92,7 @@ def _string(text: str, start: int, strict: bool = True) -> tuple[str, int]:
 
 
 class BodyLimit:
-    """Middleware that reads bodies after authentication, and refuses bodies that are too large or too slow.
+    """Middleware that refuses bodies that are too large or arrive too slowly, when the application reads them.
 
     Args:
         app: The application, which responds to a refusal.
@@ -174,7 +174,7 @@ async def bytes_of(request: Request, claim: Callable[[int], None]) -> bytes:
                 claim(len(part))
             parts.append(part)
     except ClientDisconnect:
-        # The client has disconnected. This is no error of the server, so that clients cannot fill the log.
+        # Respond with 400, which is not logged as an error of the server. So clients cannot fill the log.
         raise refuse(400, "the body ends early") from None
     raw = b"".join(parts)
     parts.clear()

@@ -28,14 +28,14 @@ Handler = Callable[[Call], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation.
+    """An operation of the HTTP API, and how the application serves it.
 
     Attributes:
         name: Name in the SDK's clients, like `threads.create`.
         method: The HTTP method.
         path: The path, with parameters in braces.
-        handler: Answers a request; `None` if the operation is not implemented.
-        body: The type of the body.
+        handler: Responds to a request; `None` if the operation is not implemented.
+        body: The model of the request's body; `None` if the operation takes no body.
         is_read: Whether the operation changes nothing.
         is_open: Whether the operation needs no authentication.
         is_unlimited: Whether the rate limit ignores the operation.
@@ -52,7 +52,7 @@ class Operation:
 
     @property
     def part(self) -> str:
-        """The part with which the operation can be left out. `ok` has no part."""
+        """The name in the option `disabled` that leaves the operation out. No name leaves `ok` out."""
         if self.name in ("info", "openapi", "metrics", "analytics"):
             return "meta"
         # Commands start runs, so they belong to the part `runs`.

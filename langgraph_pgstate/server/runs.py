@@ -198,7 +198,7 @@ def run_of(run: Run) -> dict[str, Any]:
 def check_webhook(call: Call, url: str | None) -> None:
     """Refuse a webhook that the settings do not allow, or whose URL has an IP address that is not public.
 
-    The address of a host name is checked later.
+    The addresses of a host name are checked when the webhook is sent.
 
     Raises:
         HTTPException: 422 if the webhook is refused.
@@ -218,7 +218,7 @@ def check_webhook(call: Call, url: str | None) -> None:
 
 
 async def labelled(call: Call, thread: Thread, graph: Mapping[str, Any]) -> Thread:
-    """Return a thread whose metadata name its graph."""
+    """Return a thread, with the graph and the assistant added to its metadata unless they are there."""
     if {**thread.metadata, **graph} == thread.metadata:
         return thread
     return await call.state.threads.update_metadata(thread.thread_id, graph)
@@ -259,7 +259,7 @@ def _clients(call: Call, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def enqueue(call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None) -> AsyncRunHandle:
-    """Enqueue a run for the caller. A run with a given id is enqueued once."""
+    """Enqueue a run for the caller. With a `run_id`, a repeated call enqueues no second run."""
     async with _making(call) as made:
         options = await _request(call, body, thread_id, run_id, made=made)
         graph, input, command = options.pop("graph"), options.pop("input"), options.pop("command")
@@ -268,9 +268,9 @@ async def enqueue(call: Call, body: RunCreate, thread_id: str | None, run_id: st
 
 @asynccontextmanager
 async def _making(call: Call) -> AsyncIterator[list[str]]:
-    """Delete threads that were made for stateless runs, if these runs are refused.
+    """Delete the threads that the block made for stateless runs, if the block fails.
 
-    The block adds the ids of such threads to the list that it receives.
+    The block must add the ids of these threads to the list that it receives.
     """
     made: list[str] = []
     try:
@@ -286,7 +286,7 @@ async def _making(call: Call) -> AsyncIterator[list[str]]:
 async def _request(
     call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None, *, made: list[str]
 ) -> Any:
-    """Return a run to enqueue. If its thread is missing, make one whose metadata name the graph."""
+    """Return the arguments with which a run is enqueued. If its thread is missing, create the thread."""
     check_webhook(call, body.webhook)
     modes = kept_modes(body.stream_mode)
     assistant = await choose(call, body.assistant_id)
@@ -369,10 +369,10 @@ async def _thread(
     metadata: Mapping[str, Any],
     scope: Scope | None,
 ) -> Thread:
-    """Return the thread of a run. A missing thread is made if the caller may make it.
+    """Return the thread of a run. Create a missing thread, unless the body forbids it.
 
     Raises:
-        HTTPException: 404 if the thread is missing, and may not be made or the run starts from a checkpoint.
+        HTTPException: 404 if the thread is missing, and `if_not_exists` forbids it or the run starts from a checkpoint.
     """
     user_id = None if call.user is None else call.user.identity
     if thread_id is not None:
@@ -412,15 +412,15 @@ async def _run(call: Call, action: str = "read", value: Mapping[str, Any] | None
 
 
 def _reader_of_new(call: Call, handle: AsyncRunHandle) -> Reader:
-    """Return the reader of a new run. If a thread was made for the run, only this reader can read it."""
+    """Return the `Reader` of a new run. It checks nothing if the thread was made for the run."""
     return Reader(call, call.scope if "thread_id" in call.request.path_params else None, handle.thread_id)
 
 
 async def _joined(call: Call) -> tuple[Run, Reader, bool]:
-    """Return the run that a client joins, its reader, and whether a disconnect cancels the run.
+    """Return the run that a client joins, its `Reader`, and whether a disconnect cancels the run.
 
     Raises:
-        HTTPException: 403 or 404 otherwise.
+        HTTPException: 403 or 404 if the caller may not read the run, or may not cancel it as the request asks.
     """
     run, cancels = await _run(call), call.flag("cancel_on_disconnect")
     reader = Reader(call, call.scope, run.thread_id)
@@ -455,7 +455,7 @@ def _waiting(call: Call, handle: AsyncRunHandle, reader: Reader, *, cancels: boo
     Args:
         call: The request.
         handle: The run.
-        reader: The reader.
+        reader: Checks whether the client may still read the thread.
         cancels: Whether a disconnect cancels the run.
         deletes: Whether the thread is deleted at the end.
     """

@@ -1,4 +1,4 @@
-"""The service that all handlers share, and a request with its caller."""
+"""The arguments of handlers: the `Service` that they share, and the `Call`, a request with its caller."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _OF_RUNS: Final = frozenset({"thread_id", "run_id", "run_attempt", "run_key", "r
 
 
 class Access(NamedTuple):
-    """Limits of the assistants or crons that a caller may reach.
+    """Conditions on the assistants or crons that a caller may see or change.
 
     Attributes:
-        scope: Metadata that the assistants or crons contain; `None` for all.
-        owner_id: The user who owns them, if no handler decides; `None` for all.
+        scope: Metadata that the assistants or crons must contain; `None` for no condition.
+        owner_id: The user who must own them, if no handler of `Auth` decides; `None` for no condition.
     """
 
     scope: Alternatives | None = None
@@ -46,21 +46,22 @@ class Access(NamedTuple):
 
 @dataclass(slots=True)
 class Service:
-    """The parts that a running application works with.
+    """The state, graphs and settings of a running application. Handlers find it in `Call.service`.
 
     Attributes:
-        state: The state.
-        graphs: The graphs.
+        state: The `AsyncPGState` that stores threads, runs and all other data.
+        graphs: The graphs that the server runs, by name.
         authority: Authenticates and authorizes callers; `None` if every caller may see all.
         store: LangGraph's store, if there is one.
-        is_read_only: Whether nothing may be changed.
-        rate_limit: The requests that each user may send; `None` for no limit.
-        headers: Headers that are passed to runs in their config.
-        limits: Limits of bodies.
+        is_read_only: Whether operations that change something are refused.
+        rate_limit: The maximum number of requests of each user; `None` for no limit.
+        headers: The request headers that are passed to runs in their config.
+        limits: Limits of the bodies of requests.
         stopping: Set when open streams must end because the process stops.
         metrics: The metrics; made at the first request for them.
-        receipt_key: Signs receipts of erasures that persons make on pages; `None` for receipts without a signature.
-        tenants: The parts of tenants; `None` if tenants are not kept apart, or if the state has one tenant.
+        receipt_key: The key that signs receipts of erasures made on pages; `None` for receipts without a signature.
+        tenants: A service for each tenant; `None` if the database does not keep tenants apart, or if the state belongs
+            to one tenant.
     """
 
     state: AsyncPGState
@@ -77,9 +78,9 @@ class Service:
     tenants: TenantParts[Service] | None = None
 
     def of(self, user: User | None, request: Request) -> Service:
-        """Return the service of the caller's tenant.
+        """Return the service of the caller's tenant, or this service if tenants are not kept apart.
 
-        The service reaches only the tenant's rows, and stays open until the request ends.
+        A tenant's service reaches only the tenant's rows, and stays open until the request ends.
 
         Raises:
             HTTPException: 403 if the user has no tenant.
@@ -96,21 +97,21 @@ class Service:
 
 
 def tenant_of(user: User, keys: ThreadKeys) -> str | None:
-    """Return the tenant of a user, from the fields that name a thread's tenant; `None` if there is none."""
+    """Return the tenant of a user: the first text in the fields that `keys.tenant` names; `None` if there is none."""
     fields = (user[name] for name in keys.tenant if name in user)
     return next((one for one in fields if isinstance(one, str) and one), None)
 
 
 @dataclass(slots=True)
 class Call:
-    """One request.
+    """One request with its caller. Each handler takes it as its only argument.
 
     Attributes:
-        service: The parts of the application.
+        service: The state, graphs and settings of the application, or of the caller's tenant.
         request: The request.
         body: The validated body, if the operation has one.
-        user: The caller, if there is an authority.
-        scope: Metadata of the threads to which the last decision of a handler limits the caller; `None` for all.
+        user: The authenticated caller; `None` without `auth`.
+        scope: Metadata that threads must contain, by the last decision of a handler of `Auth`; `None` for all threads.
     """
 
     service: Service
@@ -127,7 +128,7 @@ class Call:
     def metadata(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return a copy of a client's metadata without the keys that identify a run.
 
-        With an authority, keys that name the owner are left out, too. Only handlers may set them.
+        With `auth`, the keys that name the owner or the agent are left out, too. Only handlers of `Auth` may set them.
         """
         names = _OF_RUNS if self.user is None else _OF_RUNS | self.owner_keys | {*self.thread_keys.agent}
         return {name: value for name, value in (given or {}).items() if name not in names}
@@ -168,7 +169,7 @@ class Call:
         return (self.query(name) or "").lower() in ("true", "1", "yes")
 
     def names(self, name: str, known: Collection[str] | None = None) -> list[str] | None:
-        """Return the names of a query parameter, repeated or separated by commas; `None` if it is missing.
+        """Return the names in a query parameter, which may be repeated or a list with commas; `None` if it is missing.
 
         Raises:
             HTTPException: 422 if a name is not known.
@@ -208,7 +209,9 @@ class Call:
         return self.service.graphs.open(name, {**config, "configurable": configurable}, access, saver)
 
     async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Alternatives | None:
-        """Return the metadata to which the caller's operation is limited. The handler may change `value`.
+        """Return the metadata that objects of the caller's operation must contain; `None` for all objects.
+
+        The handler of `Auth` may change `value`.
 
         Raises:
             HTTPException: 403 if the operation is refused.
@@ -221,9 +224,9 @@ class Call:
         return scope
 
     async def access(self, resource: str, action: str, value: dict[str, Any]) -> Access:
-        """Return which assistants or crons the caller's operation may reach. The handler may change `value`.
+        """Return the conditions on assistants or crons for an operation. The handler of `Auth` may change `value`.
 
-        If no handler decides, a caller reaches only assistants and crons that the caller owns.
+        If no handler decides, the operation reaches only assistants and crons that the caller owns.
 
         Raises:
             HTTPException: 403 if the operation is refused.
@@ -242,7 +245,7 @@ class Call:
         return None if self.user is None else self.user.identity
 
     def owner_of(self, value: Mapping[str, Any]) -> ThreadOwner | None:
-        """Return the owner of the caller's copy of a thread, and the metadata after the handler's changes."""
+        """Return the caller as the owner of a copied thread, with the metadata in `value`; `None` without a user."""
         if self.user is None:
             return None
         tenant = tenant_of(self.user, self.thread_keys)

@@ -1,4 +1,4 @@
-"""Running an application as a process: uvicorn, signals, and the refusal of remote callers without authentication."""
+"""Running the application as a process: uvicorn, signals, and, without `auth`, the refusal of other machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from langgraph_pgstate.server.hosts import is_local, is_loopback
 from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.supervising import Membership
 
-# Pages that may call a server on the same machine: LangGraph Studio, and pages in development there.
+# Origins whose pages may call a server on the same machine: LangGraph Studio, and any site on that machine.
 _ORIGINS: Final = r"https://([\w-]+\.)*smith\.langchain\.com|https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 DEFAULT_CORS: Final[Mapping[str, Any]] = {
     "allow_origin_regex": _ORIGINS,
@@ -67,8 +67,8 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
         raise UnavailableError(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
         ) from error
-    # Connections inherit the option. asyncio sets it only on sockets that it has made. Without it, a response's body
-    # waits 40 ms for the client to acknowledge the head.
+    # Connections inherit TCP_NODELAY. asyncio sets it only on sockets that it has made. Without it, the body of a response
+    # waits 40 ms until the client has acknowledged the head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
@@ -126,7 +126,7 @@ def run(
             '("auth": {"path": "./auth.py:auth"}), or mount create_app in an application that authenticates'
         )
     served: Any = app if is_open else LocalOnly(app)
-    # The lifespan is entered here, so that the caller gets an error at the start.
+    # `_serve` enters the lifespan, not uvicorn, so that the caller gets an error at the start.
     config = uvicorn.Config(
         served,
         lifespan="off",
@@ -140,7 +140,7 @@ def run(
     _give_back_memory()
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
-    # uvicorn restores earlier handlers when it ends. So this handler still works while the worker drains.
+    # uvicorn restores these handlers when it ends, so that they work while the worker drains.
     before = {number: signal.signal(number, server.handle_exit) for number in _SIGNALS}
     executor = ThreadPoolExecutor(threads)
     loop.set_default_executor(executor)
@@ -206,7 +206,7 @@ class _Stall(NamedTuple):
 
     @classmethod
     def of(cls, connection: Any, known: _Stall | None, now: float) -> _Stall:
-        """Return the stall of a connection of uvicorn. It has lasted since `known` began, if nothing has changed."""
+        """Return the stall of a uvicorn connection. If nothing has changed since `known`, the stall keeps its start."""
         cycle, pending = connection.cycle, connection.transport.get_write_buffer_size()
         is_between = cycle is None or (cycle.response_complete and not pending)
         if known is not None and known.cycle is cycle and known.is_between == is_between:
@@ -247,7 +247,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Stop accepting requests, and end streams. At the second signal, end requests and runs at once."""
-        # The call is made later, because the interrupted code may hold a lock that it needs.
+        # `_signalled` is called later, because the code that the signal interrupted may hold a lock.
         self._loop.call_soon_threadsafe(self._signalled, sig)
 
     def follow_supervisor(self, member: Membership) -> None:

@@ -1,4 +1,4 @@
-"""Reading states of threads: several are read together, decoded one by one, and compared with a search's values."""
+"""Reading states of threads. Several states are read in one statement, but decoded one by one to save memory."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _MOST_COMPARED: Final = 1000
 _MOST_COMPARISONS: Final = 1_000_000
 # Maximum number of threads whose states one statement reads.
 _AT_ONCE: Final = 32
-# Maximum bytes of strings, and number of lists, objects and items, of a history that are read before they are sent.
+# How much of a history is read before it is sent: bytes of strings, and number of lists, objects and items.
 _LISTED: Final = (32 * 1024, 1000)
 
 _log = logging.getLogger("langgraph_pgstate.server")
 
 
 def are_projected(call: Call, values: Mapping[str, Any]) -> bool:
-    """Return whether SQL can compare values, because the server's state projects all of their channels."""
+    """Return whether SQL can compare values. It can if the option `project` of the state names all their channels."""
     return {*values} <= {*core_of(call.state).project}
 
 
@@ -48,7 +48,7 @@ async def having_values(
 ) -> Sequence[Thread]:
     """Read the newest states of threads in order, and return the threads whose states contain values.
 
-    A thread that has no graph here, or whose state cannot be read, has no values.
+    A thread is not returned if its graph is not served here, or if its state cannot be read.
 
     Args:
         call: The request.
@@ -69,8 +69,8 @@ async def having_values(
             except TooManyComparisonsError:
                 raise refuse(
                     422,
-                    f"values must need at most {_MOST_COMPARISONS} comparisons, but each object of a list is compared "
-                    "with each: narrow the search, or give fewer objects",
+                    f"values must be compared in at most {_MOST_COMPARISONS} steps, and each object of a given list is "
+                    "compared with each object of a stored list: narrow the search, or give fewer objects",
                 ) from None
             if has:
                 found.append(one.thread)
@@ -116,7 +116,7 @@ def without_state(thread: Thread) -> ThreadState:
 async def read_states(call: Call, threads: Iterable[Thread]) -> AsyncGenerator[ThreadState, None]:
     """Yield threads with their newest states, in order.
 
-    One statement reads states of about a megabyte. Each state is decoded when the caller asks for it.
+    Each statement reads about a megabyte of states. A state is decoded when the caller asks for it.
     """
     left = deque(threads)
     while left:
@@ -189,7 +189,7 @@ async def _close(manager: AbstractAsyncContextManager[Any]) -> None:
 
 
 class _Newest(BaseCheckpointSaver[str]):
-    """A saver of the newest checkpoints of some threads. They were read beforehand, and are decoded on request.
+    """A saver for graphs that read the newest states of some threads. The rows of these states were read before.
 
     Args:
         saver: Reads the other rows of the checkpoints.
@@ -201,7 +201,7 @@ class _Newest(BaseCheckpointSaver[str]):
         self._saver, self._latest = saver, latest
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the thread's checkpoint, once."""
+        """Decode and return the thread's checkpoint. Each checkpoint can be read once."""
         return await self._saver.load_latest(self._latest, config["configurable"]["thread_id"])
 
     async def aget_delta_channel_history(
@@ -231,7 +231,7 @@ async def history(
 
 
 class _Listed(BaseCheckpointSaver[str]):
-    """A saver that lists few values at a time. LangGraph would hold a whole list and its states in memory.
+    """A saver that lists few checkpoints at each call, because LangGraph keeps the states of a whole list in memory.
 
     Args:
         saver: Lists the checkpoints.
@@ -250,7 +250,7 @@ class _Listed(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Yield the next checkpoints of the first requested list."""
+        """Yield the next checkpoints of the list that the first call asked for. Later calls continue this list."""
         if self._found is None:
             self._found = self._saver.alist(config, filter=filter, before=before, limit=limit)
         size, count = _LISTED

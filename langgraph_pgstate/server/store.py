@@ -16,7 +16,7 @@ from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.state import AsyncPGState, core_of
 
-# SQLSTATEs of refused values: an unknown text, number or operator, or a value that exceeds a limit.
+# Prefixes of the SQLSTATEs that a caller's value causes: invalid data, an unknown operator, an exceeded limit.
 _REFUSALS: Final = ("22", "42883", "54")
 
 _OPERATORS: Final = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
@@ -31,7 +31,7 @@ async def open_memory(
     Args:
         state: The state.
         options: Options that replace the state's.
-        writes: Whether reads are counted and indexes created.
+        writes: Whether the memory may write: create indexes, and count how often items are read.
     """
     core = core_of(state)
     database: Any = core.database

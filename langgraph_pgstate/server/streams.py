@@ -65,8 +65,8 @@ def stream(
     Args:
         call: The request.
         handle: The run.
-        modes: Modes of the SDK; all stored modes if it is empty.
-        reader: The reader.
+        modes: Modes of the SDK. If there are none, the events of all stored modes are sent.
+        reader: Checks whether the client may still read the thread.
         last_event_id: Id of the last event that the client has.
         cancels: Whether a disconnect of the client cancels the run.
         deletes: Whether the thread is deleted after the end.
@@ -122,11 +122,11 @@ async def _chunks(
 
 
 class Reader:
-    """The reader of a run, who may lose the right to read it meanwhile.
+    """A check whether a client may still read a thread. It is repeated while a response is sent.
 
     Args:
         call: The request.
-        scope: The metadata to which the reader of the thread is limited.
+        scope: Metadata that the thread must contain for the client; `None` for no check.
         thread_id: The thread.
     """
 
@@ -135,11 +135,11 @@ class Reader:
         self._checked_at = time.monotonic()
 
     async def is_gone(self, *, now: bool = False) -> bool:
-        """Return whether the reader may no longer read the thread.
+        """Return whether the client may no longer read the thread.
 
         Without `now`, a result of the last few seconds may be returned.
 
-        A deleted thread is not reported here: its run ends.
+        Return false for a deleted thread, because its run ends, and so does the response.
         """
         is_known = not now and time.monotonic() - self._checked_at < pacing.HEARTBEAT_SECONDS
         if self._scope is None or is_known:
@@ -155,14 +155,14 @@ class Reader:
 async def with_client(
     call: Call, handle: AsyncRunHandle, reader: Reader, *, cancels: bool, deletes: bool
 ) -> AsyncIterator[asyncio.Event]:
-    """Respond to a client that waits for a run.
+    """Run a block that responds to a client, and then cancel the run or delete its thread, if this was asked for.
 
     Yield an event that must be set when the client has received the run's end.
 
     Args:
         call: The request.
         handle: The run.
-        reader: The reader.
+        reader: Checks whether the client may still read the thread, and so cancel the run.
         cancels: Whether the run is cancelled if the client disconnects before the end, unless the server stops.
         deletes: Whether the thread is deleted after the end.
     """
@@ -187,7 +187,7 @@ async def _cancel(call: Call, handle: AsyncRunHandle, reader: Reader) -> None:
 async def _delete_thread(call: Call, handle: AsyncRunHandle) -> None:
     """Delete the thread of a run, if the run exists.
 
-    Otherwise another user may have created a new thread under this id.
+    If the run is gone, the thread may be a new one that another user has created under the same id.
     """
     if await call.state.runs.get(handle.thread_id, handle.run_id) is not None:
         await call.state.saver.adelete_thread(handle.thread_id)
@@ -200,16 +200,16 @@ def location(handle: AsyncRunHandle) -> str:
 
 
 class Conversion:
-    """Converts the events of one stream to the form of the SDK.
+    """A converter of the events of one stream to the form of the SDK.
 
     Args:
-        modes: Modes of the SDK. If it is empty, all stored modes, with messages as tuples.
+        modes: Modes of the SDK. If there are none, all stored modes are converted, and messages become tuples.
     """
 
     def __init__(self, modes: Sequence[str]) -> None:
         self._modes = {*modes}
         self._is_whole = not modes
-        # Incomplete messages by id, which arrive in parts.
+        # The received parts of each message, joined, by the message's id.
         self._parts: dict[str, BaseMessageChunk] = {}
 
     def convert(self, event: StreamEvent) -> Iterator[tuple[str, Any]]:
@@ -277,8 +277,12 @@ def encoded(id: str, name: str, data: Any, write: Callable[[Any], bytes] = to_js
 
 
 async def written(weighed: Any, convert: Callable[[Callable[[Any], bytes]], bytes]) -> bytes:
-    """Return the result of `convert` with a JSON encoder. Many values are encoded in an OS thread.
+    """Call `convert` with a JSON encoder, and return its result. With many values, the call runs in an OS thread.
 
-    Few values are encoded at once, because each reader that waits for an OS thread holds a large event in memory.
+    Few values are encoded on the event loop, because each stream that waits for an OS thread keeps its event in memory.
+
+    Args:
+        weighed: The event's data, whose values are counted.
+        convert: Returns the bytes to send.
     """
     return await beside(convert, to_json_in_parts) if has_many_values(weighed) else convert(to_json)

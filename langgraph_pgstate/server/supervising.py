@@ -50,7 +50,7 @@ class Supervisor:
     killed, its processes drain.
 
     Args:
-        serve: Serves in a process until SIGTERM or the end of `Membership.supervisor`, and returns the exit code.
+        serve: Serves in a process until SIGTERM or until `Membership.supervisor` ends, and returns the exit code.
         count: Number of processes.
         close: Closes the socket. Called in the supervisor before the processes drain.
     """
@@ -59,7 +59,7 @@ class Supervisor:
         self._target, self._count, self._close = serve, count, close
         self._members: dict[int, _Member] = {}
         self._signals: list[int] = []
-        # Only the supervisor keeps the writing end, so its processes also notice when it is killed.
+        # Only the supervisor keeps the writing end of this pipe, so that its processes also notice when it is killed.
         self._reader, self._writer = multiprocessing.Pipe(duplex=False)
 
     def run(self) -> int:
@@ -86,7 +86,7 @@ class Supervisor:
         self._signals.append(number)
 
     def _supervise(self) -> int | None:
-        """Keep processes running until a signal; return the exit code of a first process that did not start."""
+        """Keep processes running until a signal. Return the exit code of the first process if it did not start."""
         due, serves = {1: 0.0}, False
         while not self._signals:
             now = time.monotonic()
@@ -149,7 +149,7 @@ class Supervisor:
 
     def _serve(self, is_first: bool, ready: Connection) -> None:
         self._writer.close()
-        # Ctrl-C reaches all processes of a terminal. Processes wait for the supervisor's signal instead.
+        # Ctrl-C reaches all processes of a terminal. Ignore it here: the supervisor ends this process.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         raise SystemExit(self._target(Membership(is_first, self._reader.fileno(), lambda: _report(ready))))

@@ -1,4 +1,4 @@
-"""The parts of a server that serve one tenant each. The most recently used parts stay open."""
+"""For each tenant, the part of the server that reaches only this tenant's rows. The last used parts stay open."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _USED: Final = "pgstate.tenant_parts"
 
 @dataclass(slots=True, eq=False)
 class _Part(Generic[T]):
-    """An open part.
+    """The open part of one tenant.
 
     Attributes:
-        content: The part itself.
+        content: What `open` of `TenantParts` returned.
         resources: Closes the part.
         users: Number of requests in progress that use the part.
     """
@@ -37,9 +37,9 @@ class _Part(Generic[T]):
 
 
 class TenantParts(Generic[T]):
-    """The parts by tenant, for one event loop. The least recently used parts are closed when no request uses them.
+    """The parts by tenant, for one event loop. Above `most`, the least recently used parts without requests are closed.
 
-    A tenant whose part is being closed gets a new one.
+    A tenant whose part is being closed gets a new part.
 
     Args:
         open: Opens the part of a tenant, and registers its closing on the stack.

@@ -24,7 +24,7 @@ from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import HEADERS, HEARTBEAT, Conversion, encoded, written
 from langgraph_pgstate.server.translation import EventFilter, Translation
 
-# Time by which the sequence numbers of a run's events may be later than the run's end.
+# Sequence numbers are times. The numbers of a run's events may be later than the run's end by up to this time.
 _PAST_THE_END: Final = timedelta(minutes=1)
 # The greatest integer that JavaScript represents exactly. In microseconds since 1970, it is in the year 2255.
 _LAST_SEQ: Final = 2**53
@@ -82,11 +82,11 @@ async def events(call: Call) -> Response:
 
 
 class _Readable:
-    """A thread that the caller may read.
+    """The thread of a stream, with checks whether the caller may read it.
 
     Args:
         call: The request.
-        scope: The metadata to which the caller is limited.
+        scope: Metadata that the thread must contain for the caller; `None` for no condition.
     """
 
     def __init__(self, call: Call, scope: Alternatives | None) -> None:
@@ -95,7 +95,7 @@ class _Readable:
         self._created_at: datetime | None = None
 
     async def is_there(self) -> bool:
-        """Return whether the thread exists and is still the same thread."""
+        """Return whether the thread exists, the caller may read it, and it is not a new thread under the same id."""
         thread = await self._call.state.threads.get(self.thread_id, scope=self._scope)
         if thread is None:
             return False
@@ -103,7 +103,7 @@ class _Readable:
         return thread.created_at == self._created_at
 
     async def until_there(self) -> AsyncIterator[bytes]:
-        """Yield heartbeats until the thread exists. Changes of a thread that is not the caller's have no effect."""
+        """Yield heartbeats until `is_there`. Other callers' threads do not change the times of the heartbeats."""
         due_at = time.monotonic() + pacing.HEARTBEAT_SECONDS
         stopping = asyncio.ensure_future(self._call.service.stopping.wait())
         listens = True

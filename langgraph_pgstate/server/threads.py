@@ -69,7 +69,7 @@ async def create(call: Call) -> Any:
             thread = await _with_supersteps(call, thread, body.supersteps)
         except Exception:
             if is_new:
-                # The corrected request has the same id.
+                # Free the id, so that the client can send a corrected request with the same id.
                 await call.state.saver.adelete_thread(thread.thread_id)
                 await call.state.saver.arevive_thread(thread.thread_id)
             raise
@@ -89,10 +89,12 @@ async def _with_supersteps(call: Call, thread: Thread, supersteps: Sequence[Supe
 
 
 async def _existing(call: Call, thread_id: str, scope: Alternatives | None, *, is_changed: bool) -> Thread:
-    """Return a thread that exists already. The right to read or change it is checked, not the right to create threads.
+    """Return a thread that exists already, if the caller may read it and, with `is_changed`, change it.
+
+    The right to create threads is not enough.
 
     Raises:
-        HTTPException: 403 if the caller has no such right, 409 if a run is on the thread and `is_changed`.
+        HTTPException: 403 if a handler refuses the caller; 409 with `is_changed` if a run is on the thread.
         ThreadExistsError: If the caller must not see the thread.
     """
     scopes = [scope, await call.authorize("threads", "read", {"thread_id": thread_id})]
@@ -254,7 +256,7 @@ async def update_state(call: Call) -> Any:
 
 @contextmanager
 def refusing_values() -> Iterator[None]:
-    """Refuse values with which a graph's code fails, as a reducer or an edge that reads the state.
+    """Refuse a client's values if the graph's own code fails with them, like a reducer or an edge.
 
     Raises:
         HTTPException: 422 for such values, or for the namespace of a subgraph that the graph does not have.
@@ -273,7 +275,7 @@ async def _values_of(graph: Graph, update: Update) -> Any:
 
 
 async def _settle(call: Call, graph: Graph, thread_id: str) -> str:
-    """Set the status of a thread whose state was updated, and return it.
+    """Set the status of a thread after an update of its state, and return the status.
 
     An update that ends the graph or skips a waiting node leaves no interrupt.
     """
@@ -286,7 +288,7 @@ async def _settle(call: Call, graph: Graph, thread_id: str) -> str:
 async def get_history(call: Call) -> Any:
     """Return states of a thread, newest first.
 
-    Lists and objects in `metadata` are also compared with the metadata of runs.
+    Lists and objects in `metadata` are looked for in the metadata of a state and of its run.
     """
     thread = await call.thread("read")
     body = call.body

@@ -1,4 +1,4 @@
-"""Translation of runs' events to events of the protocol's second version and to the content blocks of messages."""
+"""Translation of runs' events to the protocol's second version, in which messages consist of content blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langgraph_pgstate.server.errors import short_error
 
 _TEXTS: Final = {"text": "text", "reasoning": "reasoning"}
 _CALLS: Final = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}
-# Blocks of these types are sent when they are complete, not when they start.
+# Fields of blocks that may be large. They are empty or left out when a block starts, and sent when it is complete.
 _LARGE: Final[Mapping[str, Any]] = {"args": {}, "base64": None, "data": None, "output": None, "value": {}}
 _MODEL: Final = {"ls_provider": "provider", "ls_model_name": "model", "langgraph_node": "langgraph_node"}
 _MODEL_TYPE: Final = "ls_model_type"
@@ -23,13 +23,13 @@ Part = dict[str, Any]
 
 
 class MessageParts:
-    """The messages of one run. Each message starts, has blocks, and finishes."""
+    """The messages of one run, as parts of the protocol: each message starts, has content blocks, and finishes."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Message] = {}
 
     def add(self, message: Any, metadata: Mapping[str, Any]) -> Iterator[Part]:
-        """Yield the protocol's parts for a chunk or a whole message; none if the message is not a model's."""
+        """Yield the protocol's parts for a chunk or a whole message; nothing if the message is not a model's output."""
         if not _is_output(message, metadata) or not message.id:
             return
         known = self._open.get(message.id)
@@ -43,14 +43,14 @@ class MessageParts:
             yield from known.finish()
 
     def finish(self) -> Iterator[Part]:
-        """Yield the last parts of the incomplete messages, because their attempt has ended."""
+        """Yield the last parts of all incomplete messages. Called when the attempt that streams them has ended."""
         for message in self._open.values():
             yield from message.finish()
         self._open.clear()
 
 
 class _Message:
-    """An incomplete message. Each of its parts has its id, because several messages may be streamed at once."""
+    """An incomplete message. Each part has the message's id, because several messages may be streamed at once."""
 
     def __init__(self, id: str) -> None:
         self._id = id
@@ -139,9 +139,9 @@ def _finished(block: Part) -> Part:
 
 
 CHANNELS: Final = ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom")
-# Sequence numbers that are reserved for each event of a run, which may become several events of the protocol.
+# How many sequence numbers are reserved for an event of a run. The event may become several events of the protocol.
 _SEQS_PER_EVENT: Final = 16
-# Values wait for their checkpoint. Before these events they are sent without it, because it will not follow.
+# Values are kept until their checkpoint arrives. After these events, none arrives, so the values are sent before them.
 _BOUNDARIES: Final = ("metadata", "error", "end", "gap")
 _INTERRUPT: Final = "__interrupt__"
 _STATUSES: Final = {"success": "completed", "error": "failed", "timeout": "failed"}
@@ -181,7 +181,7 @@ class EventFilter:
 
 
 class Translation:
-    """Translates the events of a thread to those of the protocol, for one stream.
+    """A translator of the events of a thread to those of the protocol, for one stream.
 
     The translation of an event depends on the earlier events of its run, so all events are translated. Ids are the same
     in all streams. Sequence numbers grow with time, also from run to run. The numbers of a run begin with the time of
@@ -242,17 +242,17 @@ class _Run:
         self._error: str | None = None
 
     def first_seq(self, event: StreamEvent) -> int:
-        """Return the first sequence number for an event of the run, unless earlier events needed more numbers."""
+        """Return the first sequence number for an event of the run. The caller skips numbers that are already used."""
         distance = _number_of(event.id) * _SEQS_PER_EVENT
         if self._start is None and event.stored_at is not None:
-            # If earlier events are no longer stored, the number follows from this event's time, and exceeds theirs.
+            # If earlier events are no longer stored, this event's time is used. The number still exceeds theirs.
             self._start = microseconds(event.stored_at) - max(0, distance - _SEQS_PER_EVENT)
         return (self._start or 0) + distance
 
     def translate(self, event: StreamEvent) -> Iterator[Translated]:
         mode, namespace, data = event.event, event.namespace, event.data
         if mode == "checkpoints":
-            # LangGraph yields a checkpoint after its values, and clients expect it before them.
+            # LangGraph yields a checkpoint after its values, but clients expect the checkpoint first.
             yield "checkpoints", namespace, _checkpoint(data), None
         for place in [*self._held] if mode in _BOUNDARIES else [namespace] if namespace in self._held else []:
             yield "values", place, self._held.pop(place), None
@@ -307,7 +307,7 @@ class _Run:
                 yield "input", namespace, {**asking, "value": interrupt.value}, None
 
     def _task(self, namespace: tuple[str, ...], data: Any) -> Iterator[Translated]:
-        """Yield starts and ends of subgraphs. The namespace of each ends in the task that runs the subgraph."""
+        """Yield starts and ends of subgraphs. The last part of a subgraph's namespace names the task that runs it."""
         if "result" in data:
             for subgraph, is_open in [*self._subgraphs.items()]:
                 if is_open and subgraph[:-1] == namespace and subgraph[-1].endswith(f":{data['id']}"):
@@ -342,7 +342,7 @@ class _Run:
 
 
 def _custom(data: Any) -> dict[str, Any]:
-    """Return what a node wrote. If it has a `name`, its fields stand beside `payload`.
+    """Return the data of a custom event. If the written object has a `name`, its fields are also beside `payload`.
 
     `thread.extensions[name]` yields the whole event in the Python SDK, but only its `payload` in the JavaScript SDK.
     """

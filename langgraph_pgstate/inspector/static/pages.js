@@ -4,7 +4,7 @@
 const main = document.getElementById("main");
 const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 
-// Buttons that need the script.
+// Shows the buttons that need this script.
 all(".scripted").forEach((button) => { button.hidden = false; });
 
 // Updates relative times such as "3 min ago".
@@ -74,15 +74,15 @@ addEventListener("copy", (event) => {
   event.preventDefault();
 });
 
-// Measures how far the browser's clock, which may be wrong, differs from the server's.
+// Measures by how much the browser's clock differs from the server's. The browser's clock may be wrong.
 function learnClock(response) {
   const date = Date.parse(response.headers.get("Date") || "");
   if (!Number.isNaN(date)) offset = Date.now() - date;
 }
 
-// Live pages: elements with `data-fresh` outside of the element `live` are replaced by the server's current ones. Inside
-// of `live`, nothing moves that a person may be about to click: cells of rows with a key change in place, missing rows
-// are disabled, and a button shows new rows. Without such rows, it is replaced while nobody points at it or types.
+// Live pages: elements with `data-fresh` outside of the element `live` are replaced by the server's current elements. In
+// `live`, nothing moves that a person may be about to click. If it has rows with keys, their cells change in place, rows
+// that are gone are disabled, and a button shows new rows. Else `live` is replaced while nobody points at it or types.
 const live = document.querySelector("[data-live]");
 const news = document.getElementById("news");
 let isDone = false, isAsking = false, latest = null, timer = 0, answeredAt = Date.now();
@@ -121,7 +121,7 @@ function replaceInPlace(element, fresh) {
   return !moves;
 }
 
-// Shows in a note who ended an element's interrupt or run, which the page of the interrupt or run says.
+// Writes into a note who ended an element's interrupt or run. The page of the interrupt or run says it as JSON.
 async function tellWho(element, note) {
   const found = [];
   for (const one of [element, ...all("[data-about]", element)].filter((one) => one.dataset.about).slice(0, 3)) {
@@ -129,13 +129,13 @@ async function tellWho(element, note) {
       const response = await fetch(one.dataset.about, { headers: { Accept: "application/json" } });
       const told = response.ok && (await response.json()).told;
       if (told) found.push(told);
-    } catch { /* The note says what is known without it. */ }
+    } catch { /* The note keeps its text. */ }
   }
   if (found.length) note.textContent = note.title = found.join(" · ");
 }
 
 function disable(element, why) {
-  // What was typed can still be copied.
+  // Text fields become read-only, so that typed text can still be copied.
   all("button, input, select, textarea", element).forEach((one) => { if (one.matches("textarea, input[type=text]")) one.readOnly = true; else one.disabled = true; });
   if (element.querySelector(".why")) return;
   const note = document.createElement("span"), isRow = element.matches("tr");
@@ -192,7 +192,7 @@ function offer(text) {
   if (news.textContent !== label) news.textContent = label;
 }
 
-// Without a pointer that hovers, or while a pointer moves, any place may be touched next.
+// On a touch screen, or while a pointer moves, the person may be about to touch any place.
 const hovers = matchMedia("(hover: hover)");
 let movedAt = 0;
 ["pointermove", "pointerdown", "wheel", "keydown"].forEach((kind) => addEventListener(kind, () => { movedAt = Date.now(); }, { passive: true }));
@@ -275,7 +275,7 @@ function sayLive(text) {
   live.classList.toggle("stopped", text !== "Live");
 }
 
-// Says that a response is overdue: the connection is lost, or this computer slept.
+// Shows that a response is overdue, because the connection is lost or this computer slept.
 function noticeSilence() {
   const silent = Math.abs(Date.now() - answeredAt) > 3000 * Number(live.dataset.live);
   if (silent && !isDone && isOn() && !document.hidden && live.textContent === "Live") sayLive("Not live: the server does not answer");
@@ -317,7 +317,7 @@ document.addEventListener("submit", (event) => {
 });
 addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 
-// Asks before a page with typed text in a large form is left.
+// Asks for confirmation before a page is left on which a person has typed into a large form.
 let isSent = false;
 document.addEventListener("submit", () => { isSent = true; });
 addEventListener("beforeunload", (event) => {
