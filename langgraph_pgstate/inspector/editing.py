@@ -195,7 +195,8 @@ def read_edit(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
         if text.strip():
             messages = _at(after, path)
             if not isinstance(messages, list) or role not in _ROLES:
-                raise refuse(422, f"{json.dumps(path)} must be messages, and the role one of {_ROLES}, got {role!r}")
+                what = f"{json.dumps(path)} must be a list of messages, and the role one of {', '.join(_ROLES)}"
+                raise refuse(422, f"{what}, got {type(messages).__name__} and {role!r}")
             after = _set(after, (*path, len(messages)), {"type": role, "content": text})
     return Edit(before, after, frozenset(removed), problems)
 

@@ -123,7 +123,7 @@ def _chosen(call: PageCall) -> list[tuple[str, str, datetime]]:
 def _reason(call: PageCall) -> str:
     reason = call.field("reason")
     if reason is None:
-        raise refuse(422, "reason must be given, like the number of a case")
+        raise refuse(422, "a reason must be given, like the number of a case")
     return reason
 
 

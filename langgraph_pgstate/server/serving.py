@@ -67,7 +67,7 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
         raise UnavailableError(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
         ) from error
-    # Connections inherit TCP_NODELAY. asyncio sets it only on sockets that it has made. Without it, the body of a response
+    # Connections inherit TCP_NODELAY. asyncio sets it only on sockets that it made. Without it, a response's body
     # waits 40 ms until the client has acknowledged the head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

@@ -178,7 +178,7 @@ def test_what_cannot_be_read_stays_as_it_was_typed(fields: dict[str, str], probl
     ],
 )
 def test_fields_of_other_places_are_refused(name: str) -> None:
-    with pytest.raises(HTTPException, match=r"place|entry|takes no message"):
+    with pytest.raises(HTTPException, match=r"place|entry|must be a list of messages"):
         read_edit({"plan": {"a": {}}, "messages": TALK}, {name: '"x"'})
 
 
