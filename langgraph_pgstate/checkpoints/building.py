@@ -1,4 +1,4 @@
-"""Building of a put's batch: the statements of the plan, the guard and the hook. No I/O."""
+"""The statements that store one checkpoint: those of its plan, its guard and its hook. No I/O."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NO_OWNER: Final = {"agent": None, "user_id": None, "tenant_id": None}
 
 
 class Batch(NamedTuple):
-    """The statements of one put, to be sent as one transaction.
+    """The statements that store one checkpoint, to be sent as one transaction.
 
     Attributes:
         statements: The guard's statements, the statement of the checkpoint, and the hook's statements, in this order.
-        position: Index of the statement that stores the checkpoint. It affects no row if a base was changed.
-        replaces: Whether the batch replaces a checkpoint of the same id. If not, such a checkpoint makes it fail.
+        position: Index of the statement that stores the checkpoint. It affects no row if its base was changed.
+        replaces: Whether the batch replaces a checkpoint of the same id. If false, it fails if there is one.
         is_recorded: Whether the batch stores rows of the hook.
     """
 
@@ -104,6 +104,6 @@ def row_parameters(plan: PutPlan) -> dict[str, Any]:
 
 
 def segment_parameters(plan: PutPlan) -> dict[str, Any]:
-    """Return the parameters that pass any number of new segments, or none."""
+    """Return the parameters for the new segments of a plan, of which there may be none."""
     frames = list(plan.new_segments.values())
     return {"new_ids": list(plan.new_segments), **concatenate(frames, "new_data", "new_starts", "new_lengths")}

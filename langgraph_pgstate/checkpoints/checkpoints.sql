@@ -1,6 +1,6 @@
 -- name: put_checkpoint
 -- Store a checkpoint, with an entry of the journal unless its id is null. Affects no row if the thread has no row, or
--- is archived. Fails if the checkpoint exists, which takes less time than looking for it.
+-- is archived. Fails if the checkpoint exists. This takes less time than a search before.
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry
@@ -224,8 +224,8 @@ WHERE found.count < cardinality(:base_ids::text[]);
 
 -- name: get_checkpoint
 -- Return one checkpoint by id: its row (of kind 3 if its parent is missing) with the id of the namespace's newest
--- checkpoint, its segments, and its pending writes. If the caller knows the revision, only the segments that it asks
--- for.
+-- checkpoint, its segments, and its pending writes. If its revision is `known_revision`, return only the segments
+-- `missing_ids`.
 -- opens: checkpoints.state from data of kind 0, 3
 -- opens: checkpoints.metadata from c of kind 0, 3
 -- opens: segments.data with segment_id = n of kind 1
@@ -260,7 +260,7 @@ WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkp
 
 -- name: get_latest_checkpoint
 -- Return the newest checkpoint of a namespace: its row (of kind 3 if its parent is missing), its segments and its
--- pending writes. If the caller knows the revision, only the segments that it asks for.
+-- pending writes. If its revision is `known_revision`, return only the segments `missing_ids`.
 -- opens: checkpoints.state from data with checkpoint_id = a of kind 0, 3
 -- opens: checkpoints.metadata from c with checkpoint_id = a of kind 0, 3
 -- opens: segments.data with segment_id = n of kind 1
@@ -287,15 +287,15 @@ WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
     SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END FROM head
 )::integer[])
 UNION ALL
--- Use the collation of `c`, because otherwise the parts take two steps to append.
+-- Use the collation of `c`, because with two collations the plan has two steps that append.
 SELECT 2, w.task_id, w.task_path, w.checkpoint_id COLLATE "default", w.idx, w.data, NULL, NULL
 FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
     AND w.checkpoint_id = (SELECT checkpoint_id FROM head);
 
 -- name: get_latest_checkpoints
--- Return the same for the newest checkpoints of several threads in their root namespaces, each row with its thread.
--- After a number of bytes, return only a row of kind 4 for each further thread.
+-- Return the rows of `get_latest_checkpoint`, each with its thread, for the root namespaces of several threads. After
+-- `most_bytes`, return only a row of kind 4 for each further thread.
 -- opens: checkpoints.state from data with checkpoint_id = a, checkpoint_ns = '' of kind 0, 3
 -- opens: checkpoints.metadata from c with checkpoint_id = a, checkpoint_ns = '' of kind 0, 3
 -- opens: segments.data with segment_id = n of kind 1
@@ -447,9 +447,9 @@ ORDER BY checkpoint_id DESC, checkpoint_ns DESC
 LIMIT :page_size;
 
 -- name: list_everywhere
--- Return a page of at most 50 of all threads' checkpoints, newest first, below a cursor. The collation selects the
--- index made for it; the order is the same. The inner limit lets the planner use the index. Copies of a thread share
--- ids, so ties are ordered by thread.
+-- Return a page of at most 50 of all threads' checkpoints, newest first, below a cursor. The collation "POSIX" selects
+-- its index, and does not change the order. The inner limit lets the planner use the index. Copies of a thread share
+-- ids, so checkpoints of one id are ordered by thread.
 -- opens: checkpoints.state
 -- opens: checkpoints.metadata
 -- matches: checkpoints.metadata
@@ -476,7 +476,7 @@ ORDER BY checkpoint_id COLLATE "POSIX" DESC, thread_id DESC, checkpoint_ns DESC
 LIMIT :page_size;
 
 -- name: list_of_run
--- Return every checkpoint of one run in all threads, newest first, below a cursor, if only the run is known.
+-- Return a page of one run's checkpoints, newest first, below a cursor, if the thread is not known.
 -- opens: checkpoints.state
 -- opens: checkpoints.metadata
 -- matches: checkpoints.metadata
@@ -547,7 +547,8 @@ WHERE c.thread_id = :thread_id
 ORDER BY c.checkpoint_ns, c.checkpoint_id;
 
 -- name: lock_checkpoints
--- Lock some checkpoints of a thread, given pairwise, until the transaction ends; waits for puts that inherit from them.
+-- Lock some checkpoints of a thread, given by namespaces and ids, until the transaction ends. Waits for puts of
+-- checkpoints that inherit from them.
 SELECT 1 FROM /*schema*/checkpoints c
 WHERE c.thread_id = :thread_id::text AND (c.checkpoint_ns, c.checkpoint_id) IN (
     SELECT * FROM unnest(:namespaces::text[], :checkpoint_ids::text[])
@@ -573,7 +574,7 @@ SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM gone_writes),
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
 -- name: note_next_checkpoints
--- Record for some checkpoints of a namespace, all of whose children are about to be deleted, that they had children.
+-- Before all children of some checkpoints of a namespace are deleted, store in each checkpoint that it had children.
 UPDATE /*schema*/checkpoints c SET next_checkpoint_id = moved.next_checkpoint_id
 FROM unnest(:checkpoint_ids::text[], :next_ids::text[]) AS moved (checkpoint_id, next_checkpoint_id)
 WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = moved.checkpoint_id

@@ -2,8 +2,8 @@
 
 Most checkpoints hold no value of a DeltaChannel; its reducer computes the value from stored writes. Reducers differ,
 and LangGraph's own reducer differs from version to version, so the graph's reducer is called. A recorded graph makes
-its channels known here, for the whole process. For an unknown channel, such as one that a command reads without the
-graph, LangGraph's reducer of messages is used if the channel holds messages. Otherwise its writes are appended.
+its channels known here, for the whole process. A channel is unknown if, for example, a command reads a state without
+the graph. Then LangGraph's reducer of messages is used if the channel holds messages. Otherwise writes are appended.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def learn(graph: Any) -> None:
 
 
 def rules_of(name: str) -> MessageRules:
-    """Return the rules of a channel's reducer in the last graph that has such a channel."""
+    """Return the rules of a channel's reducer, as in the last graph that has a channel of this name."""
     return _rules.get(name) or _assumed_rules()
 
 
@@ -59,8 +59,8 @@ def value_of(name: str, received: Mapping[str, Any]) -> Any:
 
     Args:
         name: The channel.
-        received: The result of `get_delta_channel_history` for it: its writes, and the value before them if there is
-            one.
+        received: The result of `get_delta_channel_history` for the channel: its writes, and the value before the
+            writes if it is stored.
     """
     if (channel := _known.get(name)) is not None:
         try:

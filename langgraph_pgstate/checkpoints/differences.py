@@ -144,7 +144,7 @@ def _may_be_messages(value: Any) -> bool:
 
 
 def _compare_messages(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> Iterator[MessageChange]:
-    """Yield the changes between messages matched by id and occurrence; without an id, by content and occurrence."""
+    """Yield the changes between two lists of messages, which are matched by id; without an id, by content."""
     old, new = _keyed(before), _keyed(after)
     for key, (place, message) in old.items():
         if key not in new:
@@ -174,7 +174,7 @@ def _compare_order(before: Sequence[Any], after: Sequence[Any]) -> Iterator[Valu
 
 
 def _compare_values(before: Any, after: Any, path: tuple[Any, ...], depth: int) -> Iterator[ValueChange]:
-    """Yield the differences between two values, and between their parts while both have one type."""
+    """Yield the differences between two values. If both have the same type and parts, compare the parts."""
     if before is after:
         return
     parts = (_parts(before), _parts(after)) if type(before) is type(after) and depth < _MAX_DEPTH else (None, None)

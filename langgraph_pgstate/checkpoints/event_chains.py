@@ -1,4 +1,4 @@
-"""Chains of events by hashes, which `setup(audit=True)` turns on.
+"""Hash chains of the events of threads, which show later changes. `setup(audit=True)` turns them on.
 
 Each statement that inserts events returns their keys. A second statement in the same transaction appends the events to
 the chains of their threads. If chains are off, the tables of chains are empty, and each connection checks every few
@@ -18,7 +18,7 @@ from langgraph_pgstate.db.protocol import Connection, Rows
 from langgraph_pgstate.schema.queries import NamedQuery, Queries, Statement
 
 KIND: Final = "audit"
-"""Kind of the event that names entries whose events were deleted or changed."""
+"""Kind of the event that lists the entries of a chain whose events were deleted or changed."""
 
 _PAGE: Final = 500
 

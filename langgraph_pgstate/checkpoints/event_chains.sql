@@ -7,9 +7,9 @@ INSERT INTO /*schema*/event_chaining (is_on) VALUES (true) ON CONFLICT (is_on) D
 SELECT EXISTS (SELECT 1 FROM /*schema*/event_chaining);
 
 -- name: open_chains
--- Lock the chains of some threads' events until the transaction ends, and insert missing ones. The next statement sees
--- all entries that were appended before. Without the lock, two writers could read one head and give one number to two
--- entries, and the second would fail.
+-- Lock the chains of some threads' events until the transaction ends, and insert missing chains. The next statement
+-- sees all entries that were appended before. Without the lock, two writers could give the same number to two entries,
+-- and the second would fail.
 WITH new AS MATERIALIZED (
     SELECT g.thread_id, gen_random_uuid()::text AS chain_id FROM unnest(:thread_ids::text[]) AS g (thread_id)
     WHERE EXISTS (SELECT 1 FROM /*schema*/events e WHERE e.thread_id = g.thread_id)
@@ -21,8 +21,8 @@ ORDER BY n.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO UPDATE SET number = stored.number;
 
 -- name: chain_events
--- Append events of threads, given pairwise, to their chains, which `open_chains` has locked. An empty chain first gets
--- the events from before the events were chained.
+-- Append events, given by threads and ids, to the chains of their threads. An empty chain first gets the thread's
+-- events from before chains were turned on. Runs after `open_chains`.
 -- leaves: events.payload
 WITH RECURSIVE chosen AS MATERIALIZED (
     SELECT e.thread_id, e.event_id
@@ -46,7 +46,7 @@ WITH RECURSIVE chosen AS MATERIALIZED (
             SELECT 1 FROM /*schema*/event_hashes h
             WHERE h.thread_id = o.thread_id AND h.event_id = o.event_id AND h.salt IS NOT NULL
         )
-        -- The expression is evaluated once for each row.
+        -- `OFFSET 0` makes the server compute the random salt once for each row.
         OFFSET 0
     ) AS s
 ), entries AS (
@@ -66,7 +66,7 @@ UPDATE /*schema*/event_chains c SET number = n.number, hash = n.hash
 FROM newest n WHERE c.thread_id = n.thread_id AND c.thread_id = ANY(:thread_ids);
 
 -- name: list_events_of_runs
--- Return the chained events of some runs of a thread.
+-- Return the events of some runs of a thread.
 SELECT v.event_id FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text AND v.run_id = ANY(:run_ids::text[])
 ORDER BY v.event_id;

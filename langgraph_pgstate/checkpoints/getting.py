@@ -70,7 +70,7 @@ async def get_tuple(
         id = str(head.address.checkpoint_id)
         sends = (await read_pending_sends(db, queries, codec, [head])).get(id, [])
         if not (await read_values(db, queries, address.thread_id, address.checkpoint_ns, [id])).present:
-            # The checkpoint was pruned meanwhile, with its parent's writes.
+            # Read again, because the checkpoint was pruned meanwhile, with its parent's writes.
             return await get_tuple(db, queries, codec, address)
     contents = cached.contents if cached is not None and cached.revision == head.revision else None
     return head, Segments(segments, contents), writes, sends
@@ -143,7 +143,7 @@ def _sorted(
 
 
 def _is_old(row: CheckpointRow) -> bool:
-    """Return whether a checkpoint is of a format before 4. A damaged one is not: loading it raises the error."""
+    """Return whether a checkpoint is of a format before 4. False for a damaged checkpoint: loading raises the error."""
     try:
         return is_old_format(row.decode())
     except CorruptStateError:

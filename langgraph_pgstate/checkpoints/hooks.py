@@ -1,4 +1,4 @@
-"""Hooks, which add rows to a put in its transaction and its round trip."""
+"""Hooks, which add rows to the transaction and the round trip in which the saver stores a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class PutHook(Protocol):
 
     Rows added to `plan.journal_entry` are stored in the journal by the put's own statement, at almost no cost.
     Statements store rows that must be in the tables together with the checkpoint. They must be safe to repeat: a put
-    is sent again after a lost connection or if its base was removed. If the database refuses a statement because of
-    its data, the checkpoint is stored without the statements, and `after_put` is not called.
+    is sent again after a lost connection, or if the checkpoint from which it inherits was removed. If the database
+    refuses a statement because of its data, the checkpoint is stored without the statements, and `after_put` is not
+    called.
     """
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:

@@ -1,4 +1,4 @@
-"""Journal entries: recorded rows, packed for storage with a put."""
+"""Journal entries: recorded rows, packed to be stored with a checkpoint and moved to their tables later."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class JournalEntry:
             try:
                 return orjson.loads(row).get("thread_id") in thread_ids
             except (AttributeError, TypeError, ValueError):
-                # It is refused when it is written.
+                # A malformed row is refused when it is written.
                 return True
 
         rows = (self.runs, self.spans, self.events, self.forks)
@@ -123,8 +123,8 @@ class JournalEntry:
         )
 
     def halves(self) -> tuple[JournalEntry, JournalEntry]:
-        """Return the rows in two parts, to find the one that the database refuses."""
-        # A run's end is computed from its spans, so it comes last.
+        """Return the rows in two parts, to find the row that the database refuses."""
+        # The end of a run is computed from its spans, so `ended` belongs to the second part.
         first = JournalEntry(begun=self.begun, thread_ids=self.thread_ids, ttl=self.ttl)
         second = JournalEntry(ended=self.ended, thread_ids=self.thread_ids, ttl=self.ttl)
         left = len(self) // 2
@@ -139,5 +139,5 @@ class JournalEntry:
 
 def _row(value: Any) -> bytes:
     if type(value) is not bytes:
-        raise TypeError(f"a row is bytes, not {type(value).__name__}")
+        raise TypeError(f"a row must be bytes, not {type(value).__name__}")
     return value

@@ -1,4 +1,4 @@
-"""The differences between the lists of a planned put and the lists of its parent."""
+"""The differences between the lists of a checkpoint to store and the lists of its parent."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class ListChange:
 
 
 def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListChange]:
-    """Yield the differences between the lists of a planned put and its parent's, by the plan's fingerprints.
+    """Yield the differences between the lists of a checkpoint to store and its parent's, by the plan's fingerprints.
 
-    A DeltaChannel is compared only if the put holds a snapshot of it.
+    A DeltaChannel is compared only if the checkpoint holds a snapshot of it.
 
     Args:
         plan: A complete plan.
@@ -84,7 +84,7 @@ def _digests(entry: Entry | None) -> bytes | None:
 
 
 def _fresh(old: Sequence[bytes], new: Sequence[bytes]) -> list[int]:
-    """Return the positions of new elements. Of an element that occurs more often than before, the last are new."""
+    """Return the positions of new elements. If an element occurs more often than before, its last positions are new."""
     left = Counter(old)
     fresh = []
     for place, digest in enumerate(new):

@@ -139,7 +139,7 @@ class Page:
             content_size(row.data) for found in self.writes.values() for rows in found.values() for row in rows
         )
         size = states + sum(segments.size for segments in self.segments.values()) + writes
-        # Each row may have all segments.
+        # Each row may have all segments, so this is the maximum.
         return size * len(self.rows) > HEAVY_BYTES or sum(row.element_count for row in self.rows) > MANY_COMPARED
 
     def remove(self, gone: Collection[Address]) -> None:
@@ -300,7 +300,7 @@ async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page
 
 
 def _before_id(before: Mapping[str, Any] | None) -> str | None:
-    """Return the checkpoint id of a `before` argument, nested or flat."""
+    """Return the checkpoint id of a `before` argument, which is a config or the `configurable` of one."""
     if before is None:
         return None
     if not isinstance(before, Mapping):

@@ -1,4 +1,7 @@
-"""Planning of a put: which values are inherited and which are written, with all bytes encoded. No I/O."""
+"""The plan for storing a checkpoint: the values that it inherits, and the values to write, as encoded bytes. No I/O.
+
+A checkpoint inherits an unchanged value by referring to the segments of an earlier checkpoint, which is its base.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 # A reference to a segment takes about this many bytes in the row, so smaller values are stored in the row.
 _INLINE_BYTES: Final = 96
 # A new value up to this size is stored in the row, because the next superstep may replace it: one row is written
-# instead of two. The first checkpoint that inherits it moves it to a segment.
+# instead of two. The first checkpoint that inherits the value moves it to a segment.
 _NEW_INLINE_BYTES: Final = 2 * 1024
 # Smaller values share one segment per put. A larger value gets its own segment, so that a prune can delete it alone.
 _SHARED_BYTES: Final = 4 * 1024
@@ -45,10 +48,10 @@ class PutPlan:
     """The encoded bytes that a put stores, and the conditions for storing them.
 
     Attributes:
-        request: The put.
-        manifest: The location of the values.
-        state: The encoded state; `None` if an inherited value was not found, so that the put must be planned from the
-            database.
+        request: The checkpoint to store.
+        manifest: Where each value is stored.
+        state: The encoded state; `None` if an inherited value was not found. Then the database must be read for
+            another plan.
         new_segments: Frames to write, by segment id.
         base_revisions: Revisions of the checkpoints that values are inherited from, by id. The put fails if one has
             changed.
@@ -80,7 +83,7 @@ class PutPlan:
         return sum(map(len, self.contents.values())) > HEAVY_BYTES
 
     def with_new_ids(self) -> PutPlan:
-        """Return the same plan with other ids for its new segments. The state refers to them by position only."""
+        """Return the same plan with other ids for its new segments. The state refers to segments by position only."""
         taken = self.manifest.positions()
         ids: dict[int, int] = {}
         for old in self.new_segments:
@@ -143,7 +146,7 @@ def plan_put(
 
     Args:
         codec: Encodes the values.
-        request: The put.
+        request: The checkpoint to store.
         parent: The parent's manifest, if it is known.
         others: Manifests of other checkpoints of the namespace that hold inherited values, by id. If given, they come
             from the database: a value that none of them holds is taken from the checkpoint itself.
@@ -157,7 +160,7 @@ def plan_put(
         TooHeavyError: If the values take more than `most` bytes.
     """
     values = request.checkpoint["channel_values"]
-    # The plan's manifest outlives the put, and the caller's dict may change.
+    # Copy the versions, because the manifest outlives the call and the caller's dict may change.
     versions = dict(request.checkpoint["channel_versions"])
     entries: dict[str, Entry] = {}
     base_revisions: dict[str, int] = {}
@@ -219,7 +222,7 @@ def find_missing(codec: ValueCodec, request: PutRequest, parent: Manifest | None
 
 
 def _require_base(base_revisions: dict[str, int], checkpoint_id: str, revision: int) -> None:
-    """Add a checkpoint that must be unchanged. Two different revisions of it make the put fail."""
+    """Require that a base checkpoint has a revision. If two revisions are required, the put fails."""
     if base_revisions.setdefault(checkpoint_id, revision) != revision:
         base_revisions[checkpoint_id] = _NO_REVISION
 

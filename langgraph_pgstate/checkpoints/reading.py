@@ -84,7 +84,7 @@ class CachedSegments(NamedTuple):
     Attributes:
         revision: The row's revision.
         contents: Contents of the cached segments, by id.
-        missing: Ids of its other segments.
+        missing: Ids of the checkpoint's segments that are not cached.
     """
 
     revision: int

@@ -1,4 +1,4 @@
-"""Planning of a put from the database, if its parent is not cached, or was replaced or deleted."""
+"""The plan for storing a checkpoint whose parent is not cached, or was replaced or deleted: made from the database."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def _plan_from_older(
 ) -> PutPlan:
     """Plan a put on a parent of an older state version. All values are written, because upcasting changes them.
 
-    Elements that a list shares with the parent's list are not written again. Values that the checkpoint lacks are taken
-    from the upcast parent: its graph does not know the channel, or the channel is a DeltaChannel.
+    Elements that a list shares with the parent's list are not written again. Some values are not in the checkpoint,
+    because its graph does not know the channel or the channel is a DeltaChannel. The upcast parent gives these values.
     """
     loaded, manifest = load_tuple(codec, row, segments, (), sends)
     upcast = request.states.upcast(loaded, row.state_version).checkpoint

@@ -1,4 +1,4 @@
-"""Arguments of a caller, validated and encoded: ids, addresses of checkpoints, and puts. No I/O."""
+"""Arguments of the saver's `put`, validated and encoded. No I/O."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_names(metadata: Mapping[str, Any], keys: ThreadKeys) -> None:
 
 @dataclass(slots=True)
 class PutRequest:
-    """A put, validated and with its metadata encoded.
+    """The arguments of the saver's `put`, validated and with the metadata encoded.
 
     Attributes:
         address: The checkpoint to store.
@@ -118,7 +118,7 @@ def request_put(
     new_versions: Mapping[str, Any],
     keys: ThreadKeys = _DEFAULT_KEYS,
 ) -> PutRequest:
-    """Return a put with validated arguments, prepared as far as no other checkpoint is needed.
+    """Return the arguments of the saver's `put`, validated and prepared as far as no other checkpoint is needed.
 
     Raises:
         ConfigurationError: If an id is missing or cannot be stored.
@@ -135,7 +135,7 @@ def request_put(
         if not channel.isascii() or "\0" in channel:
             identifier("channel name", channel)
     merged = get_serializable_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
-    # LangGraph removes NUL from the metadata that it merges.
+    # Check the given names, because LangGraph has removed NUL from the merged metadata.
     for given in (config.get("metadata"), config.get("configurable"), metadata):
         if given:
             check_names(given, keys)

@@ -25,7 +25,7 @@ WITH live AS (
 SELECT count(*), coalesce(sum(bytes), 0)::bigint FROM gone;
 
 -- name: count_unreferenced_segments
--- Return the segments of a thread that would be unreferenced without the given checkpoints, listed pairwise.
+-- Return the number and bytes of a thread's segments that would be unreferenced without the given checkpoints.
 WITH going AS (
     SELECT * FROM unnest(:namespaces::text[], :checkpoint_ids::text[]) AS g (checkpoint_ns, checkpoint_id)
 ), live AS (

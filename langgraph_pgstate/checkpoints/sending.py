@@ -1,4 +1,4 @@
-"""Sending of a put's batch, and the next attempt if PostgreSQL refuses it."""
+"""Storing of a planned checkpoint in one transaction, and the next attempt if PostgreSQL refuses it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def put(
         hook: Adds statements to the transaction; called each time the checkpoint is sent.
         config: The put's config, for the hook.
         guard: The conditions under which the checkpoint may be stored.
-        gives_way: Whether other tasks of the event loop run before it is sent.
+        gives_way: Whether other tasks of the event loop run before the statements are sent.
 
     Returns:
         The plan that was stored, which may be a new one; cache it only after the commit.

@@ -117,7 +117,7 @@ def _with_values(checkpoint: Any, values: dict[str, Any], before: set[str]) -> A
     added = [name for name in values if name not in before and name not in versions]
     changed = {**checkpoint, "channel_values": values}
     if added:
-        # Lower than all of LangGraph's versions, because LangGraph treats the highest versions as the latest writes.
+        # These are lower than LangGraph's versions, because LangGraph treats the highest versions as the latest writes.
         known = next(iter(versions.values()), "")
         new = dict.fromkeys(added, _NO_WRITE if isinstance(known, str) else type(known)(0))
         changed["channel_versions"] = {**versions, **new}

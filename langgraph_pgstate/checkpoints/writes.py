@@ -21,7 +21,7 @@ from langgraph_pgstate.heavy import HEAVY_BYTES, TooHeavyError
 from langgraph_pgstate.leases.guards import Guard
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# The channel that names a task whose error a handler takes. LangGraph decides what such a task keeps.
+# A task whose error goes to an error handler writes to this channel. LangGraph decides which writes are kept then.
 _ERROR_SOURCE: Final = "__error_source_node__"
 
 
@@ -35,7 +35,7 @@ class WritesRequest:
         task_path: Its path.
         run_id: Its run, if that is known.
         rows: Encoded writes by row.
-        encoded: The parameters that store all rows, with their finished bytes.
+        encoded: The query parameters that store all rows.
     """
 
     address: Address
@@ -79,7 +79,7 @@ def request_writes(
         task_id: The task.
         task_path: Its path.
         drops_failed_output: Whether only the error of a failed or cancelled task is kept. LangGraph also passes the
-            task's earlier writes. With these, it takes the task for finished when its superstep is resumed.
+            task's earlier writes. If these were stored, a resumed superstep would take the task for finished.
         most: Maximum of encoded bytes.
 
     Raises:

@@ -12,15 +12,15 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SE
     task_path = excluded.task_path,
     run_id = excluded.run_id,
     is_copy = excluded.is_copy,
-    -- The row replaces another interrupt, so this interrupt starts now.
+    -- If the row replaces another interrupt, this interrupt starts now.
     created_at = CASE WHEN stored.data = excluded.data THEN stored.created_at ELSE excluded.created_at END,
     data = excluded.data
 WHERE stored.idx < 0
 RETURNING idx;
 
 -- name: put_new_writes
--- Store one row of ordinary writes, unless it exists; two concurrent calls conflict on the key. Without ON CONFLICT,
--- which writes every row twice to the WAL.
+-- Store one row of ordinary writes, unless it exists; two concurrent calls conflict on the key. The statement has no ON
+-- CONFLICT, because that writes every row twice to the WAL.
 -- seals: writes.data
 WITH new AS MATERIALIZED (
     SELECT now() AS at WHERE NOT EXISTS (
@@ -64,8 +64,8 @@ WHERE w.thread_id = :thread_id AND w.created_at < now() - :older_than::interval 
 );
 
 -- name: sweep_orphan_writes
--- Delete a thread's old pending writes whose checkpoint is missing, with given exceptions, unless a process that may
--- still store the checkpoint is active. Return their number and bytes.
+-- Delete a thread's old pending writes whose checkpoint is missing, except those of `kept_ids`. Delete none if a
+-- process that may still store the checkpoint is active. Return their number and bytes.
 WITH gone AS (
     DELETE FROM /*schema*/writes w
     WHERE w.thread_id = :thread_id::text AND w.created_at < now() - :older_than::interval

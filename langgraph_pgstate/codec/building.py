@@ -217,7 +217,7 @@ def warn_plain(module: str, name: str, why: str) -> None:
 
 @cache
 def _import_value_classes() -> frozenset[int]:
-    """Import the types that LangGraph allows. Return the ids of the classes that LangGraph's serializer takes apart.
+    """Import the types that LangGraph allows. Return the ids of the value classes that LangGraph's serializer supports.
 
     Called before the first read, not when this module is imported: importing `langgraph.types` takes as long as
     importing a saver.

@@ -19,7 +19,7 @@ from langgraph_pgstate.codec.messages import SHAPES
 from langgraph_pgstate.langgraph_compat import TEXT, TUPLE, convert, parts_of
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None), bytes})
-# A value that is not JSON is passed to a function, or raises.
+# With these options, a value that is not JSON is passed to the argument `default`, or raises an error.
 _SURE_OPTIONS: Final = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_PASSTHROUGH_DATETIME
@@ -28,7 +28,7 @@ _SURE_OPTIONS: Final = (
     | ormsgpack.OPT_PASSTHROUGH_TUPLE
     | ormsgpack.OPT_PASSTHROUGH_UUID
 )
-# First bytes of values such as byte strings.
+# First bytes of msgpack's byte strings.
 _BYTES: Final = (b"\xc4", b"\xc5", b"\xc6")
 
 
@@ -41,7 +41,7 @@ def encode_surely(value: Any) -> bytes | None:
     try:
         data = ormsgpack.packb(value, default=_encode_part, option=_SURE_OPTIONS)
         if any(one in data for one in _BYTES):
-            # msgpack would encode a bytearray as bytes.
+            # Refuse a bytearray, because msgpack would encode it as bytes.
             orjson.dumps(value, default=_pass_message)
     except (ormsgpack.MsgpackEncodeError, TypeError):
         return None

@@ -53,13 +53,13 @@ _LARGE_HASH_LOG = 12
 # Prose, base64 and numbers hardly repeat, so only entropy coding saves bytes. A tiny hash table halves the time of
 # compression, and makes compressed prose a fifth larger. A put of 200 KB takes 0.86 times as long.
 _PROSE_HASH_LOG = 6
-# A sample from the middle chooses the table, which costs a tenth of the saved time. The larger table shrinks records,
-# code, HTML and logs to 0.48 of their size or less, and prose to 0.51 or more.
+# The table is chosen by a sample from the middle. This costs a tenth of the saved time. The larger table shrinks
+# records, code, HTML and logs to 0.48 of their size or less, and prose to 0.51 or more.
 _SAMPLE_SIZE = 4 * 1024
 _MAX_REPETITIVE = 0.5
-# A frame states its content's size, and so much memory is allocated before decompression: a frame of 2 KB can state 5
-# GB. So content beyond both limits, in bytes and in multiples of its frame, is stored uncompressed, and such frames are
-# refused.
+# Decompression first allocates as much memory as a frame states, and a frame of 2 KB can state 5 GB. So a frame is
+# refused if it states more than both limits: a number of bytes, and a multiple of its own size. Content above both
+# limits is stored uncompressed.
 MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_TIMES: Final = 64
 # Short-lived content up to this size is stored raw.
@@ -122,7 +122,7 @@ def _compressor(dictionary: zstandard.ZstdCompressionDict | None, **parameters: 
 
 
 def _dictionary_for_one() -> zstandard.ZstdCompressionDict:
-    # The tables that a dictionary precomputes fit only one set of parameters.
+    # Each compressor gets its own dictionary, because precomputed tables fit only one set of parameters.
     return zstandard.ZstdCompressionDict(_dictionary(), dict_type=zstandard.DICT_TYPE_RAWCONTENT)
 
 
@@ -249,7 +249,7 @@ def unpack(frame: bytes, where: str) -> bytes:
 
 
 def content_size(frame: bytes) -> int:
-    """Return the content size that a frame states; for a frame of less than 64 KB, the size of the frame."""
+    """Return the content size that a plain frame states; for a frame of another kind, its own size."""
     if frame[:1] != b"\x28":
         return len(frame)
     try:

@@ -55,7 +55,7 @@ class _MessageShape:
     Attributes:
         cls: The class, matched exactly.
         fields: Its fields in the order of `model_dump`.
-        seed: Seed of its fingerprints, random per process, so that equal fields of two classes differ.
+        seed: Seed of its fingerprints, random per process. Messages of two classes never have equal fingerprints.
         build: Returns the message with some fields; `None` if validation could change the fields.
         rebuild: Like `build`, for fields that were plain when they were stored.
         is_plain: Returns whether validation leaves some fields unchanged. The fields must be those of the class.
@@ -254,7 +254,7 @@ def decoding_hook(
         shape = shapes.get(data[:_HEAD_SIZE]) if code == _EXTENSION_PYDANTIC else None
         if shape is None or not data.startswith(shape.prefix) or not data.endswith(_SUFFIX):
             return fallback(code, data)
-        # A live message's fingerprint is computed from its packed fields, which are these bytes.
+        # The fingerprint of a message in memory is computed from its packed fields, which are the same bytes.
         packed = data[len(shape.prefix) : -len(_SUFFIX)]
         try:
             message = (shape.rebuild if were_plain else shape.build)(

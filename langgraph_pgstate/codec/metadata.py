@@ -94,7 +94,7 @@ def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
     if kind is float:
         return (value, _is_exact(value)) if math.isfinite(value) else (None, False)
     if kind is list or kind is tuple:
-        # Every saver returns a tuple as a list.
+        # A tuple counts as exact, because every saver returns it as a list.
         items = [to_json(item, depth + 1) for item in value]
         return [item for item, _ in items], all(is_exact for _, is_exact in items)
     if kind is dict:

@@ -147,7 +147,7 @@ def split_elements(data: bytes) -> list[bytes] | None:
 
 
 def digest(type_: str, data: bytes) -> tuple[str, bytes]:
-    """Return a key that identifies an encoded value. PostgreSQL's `sha256(data)` is equal to it."""
+    """Return a key that identifies an encoded value: its type, and what PostgreSQL's `sha256(data)` returns."""
     return type_, hashlib.sha256(data).digest()
 
 
@@ -166,7 +166,7 @@ def is_same_value(first: Encoded, second: Encoded) -> bool:
 def is_delta_snapshot(value: Encoded) -> bool:
     """Return whether a value is a DeltaChannel's snapshot.
 
-    The official saver marks snapshots in the checkpoint's row.
+    LangGraph's own PostgreSQL saver marks snapshots in the checkpoint's row.
     """
     head = value.data[:6]
     if value.type != MSGPACK or not head:
@@ -183,12 +183,12 @@ def plain_value(value: Encoded) -> Any:
     """
 
     def refuse(code: int, data: bytes) -> Any:
-        raise TypeError(f"an extension of type {code}")
+        raise TypeError(f"the value must have only JSON's types, not the extension {code}")
 
     if value.type == "null":
         return None
     if value.type != MSGPACK:
-        raise TypeError(f"a value of type {value.type}")
+        raise TypeError(f"the value must be of type {MSGPACK} or null, not {value.type}")
     try:
         return ormsgpack.unpackb(value.data, ext_hook=refuse)
     except ormsgpack.MsgpackDecodeError as error:

@@ -247,7 +247,7 @@ def _digest(segment_ids: Sequence[int]) -> bytes:
 
 
 def _check_segments(data: bytes, segment_ids: Sequence[int], where: str) -> bytes:
-    """Return a decrypted state without the segments it was bound to.
+    """Check the list of segments with which a decrypted state begins, and return the rest of the state.
 
     Raises:
         DecryptionError: If the row names other segments.

@@ -26,7 +26,7 @@ class TraceParent(NamedTuple):
 
 
 def check_traceparent(value: Any) -> str | None:
-    """Return a valid traceparent, else `None`. An invalid one does not stop a run."""
+    """Return a traceparent if it is valid, else `None`, because an invalid value must not stop a run."""
     is_one = isinstance(value, str) and len(value) <= _MOST_CHARACTERS and _FORM.fullmatch(value)
     return value if is_one else None
 

@@ -60,7 +60,7 @@ _HOOK_FAILED: Final = "ext_hook failed"
 
 _SHOWN: Final = 40
 
-# Number of messages that are compared at once, which takes two thirds of the time of comparing each message.
+# Number of messages that are compared at once. This takes two thirds of the time of comparing each message.
 BLOCK: Final = 64
 
 
@@ -110,7 +110,7 @@ class ValueCodec:
         own = self.serde if isinstance(self.serde, StateSerializer) else None
         self._refusing_serde = None if own is None or own.is_lenient or not refuse_unsafe else own
         self.is_native = own is not None or (type(self.serde) is JsonPlusSerializer and not has_own_hook(self.serde))
-        # This serializer must build tuples, which LangGraph's serializer never stores.
+        # Bytes of `dumps_exactly` contain tuples. LangGraph's serializer stores none, so allow it to build them.
         self._decoding = with_msgpack_allowlist(self.serde, [TUPLE]) if self.is_native and own is None else self.serde
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> ValueCodec:
@@ -162,7 +162,7 @@ class ValueCodec:
     def dumps_exactly(self, name: str, value: Any) -> tuple[str, bytes]:
         """Return a value as `(type, bytes)` from which `loads` restores all types.
 
-        A channel's bytes, which have LangGraph's format, do not keep tuples; these bytes do.
+        Bytes of `dumps` have LangGraph's format, which turns tuples into lists. These bytes keep tuples.
 
         Raises:
             SerializationError: If a type would be lost; the place is named.
@@ -189,7 +189,7 @@ class ValueCodec:
     def _dumps_exactly_by_own(self, name: str, value: Any) -> tuple[str, bytes]:
         """Return the bytes of the caller's own serializer.
 
-        If it loses types, it gets exact bytes instead of the value.
+        If this serializer loses types, give it exact bytes instead of the value.
         """
         try:
             encoded = self.dumps(name, value)
@@ -332,7 +332,7 @@ class ValueCodec:
         return Fingerprints(digests, tuple(blocks))
 
     def _encode(self, channel: str, element: Any) -> bytes:
-        # A list of one element has one byte of header before it.
+        # Encode a list of one element, and remove its header, which is one byte.
         try:
             type_, data = self.serde.dumps_typed([element])
         except Exception as error:

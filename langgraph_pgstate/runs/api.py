@@ -61,12 +61,12 @@ def _key(thread_id: str, run_id: str) -> tuple[str, str]:
 
 
 class AsyncRuns(AsyncRunQueue):
-    """The queue of runs, and their history.
+    """The queue of runs, and the history of runs: `state.runs`.
 
     Lists of the history are paged, newest first; pass `page.next` as `cursor` for the next page.
 
     Args:
-        database: The database, in which what is recorded can be read.
+        database: The database from which the record is read.
         queries: The queries of the schema.
         queue: The database for the queue; by default the same.
         codec: Encodes inputs and reads states; by default with LangGraph's own serializer.
@@ -125,8 +125,8 @@ class AsyncRuns(AsyncRunQueue):
             NotFoundError: If the checkpoint from which the run starts does not exist.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
             ThreadDeletedError: If the thread was deleted.
-            StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If it no longer is when the
-                run begins, the run ends with this error.
+            StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If the thread has advanced
+                when the run begins, the run ends with this error.
         """
         weighed = (input, command, [*options.values()])
         request = await heavy.compute(weighed, self.encoder.one, graph, input, command, options)
@@ -142,8 +142,8 @@ class AsyncRuns(AsyncRunQueue):
             connection: As for `enqueue`.
 
         Raises:
-            ConfigurationError: As for `enqueue`, or if a thread has several runs, of which one has another strategy
-                than `enqueue`.
+            ConfigurationError: As for `enqueue`, or if the batch has several runs of a thread, and a later one has
+                another strategy than `enqueue`.
         """
         return await self._enqueue(await heavy.compute(runs, self.encoder.many, runs), connection)
 
@@ -192,12 +192,12 @@ class AsyncRuns(AsyncRunQueue):
             thread_id: The thread.
             run_id: The run.
             timeout: Seconds to wait; no limit by default.
-            is_known: Whether the run is known to have existed. If it no longer exists, it was rolled back or deleted.
+            is_known: Whether the run is known to have existed. A known run that is missing counts as rolled back.
 
         Returns:
             The values of the state's channels; for an interrupted run also `__interrupt__`, a list of interrupts.
-            Unlike `graph.invoke`, also channels that the graph's output schema leaves out. Empty if the run has deleted
-            its thread. For an `@entrypoint`, its return value.
+            Unlike the result of `graph.invoke`, the values include channels that the graph's output schema leaves out.
+            Empty if the run has deleted its thread. For an `@entrypoint`, its return value.
 
         Raises:
             RunFailedError: If the run ended with an error or took too long.
@@ -225,7 +225,7 @@ class AsyncRuns(AsyncRunQueue):
         )
 
     def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> AsyncIterator[StreamEvent]:
-        """Yield a run's events, past and live, each once and in order, from any process; the last one is `end`.
+        """Yield a run's events, past and live, each once and in order, from any process. The last event is `end`.
 
         If another worker resumes the run after a crash, a drain or an error, the events go on here, too. One of the
         waiting OS threads or tasks reads for all readers of this state, every 50 ms. The iterator can be abandoned.
@@ -236,7 +236,7 @@ class AsyncRuns(AsyncRunQueue):
 
         Raises:
             NotFoundError: If there is no such run, and no `last_event_id`.
-            ConfigurationError: If the run has no such event.
+            ConfigurationError: If the run has no event with the id `last_event_id`.
         """
         return self._join(Cursor(self.encoder.codec, *_key(run.thread_id, run.run_id), last_event_id))
 
@@ -255,7 +255,7 @@ class AsyncRuns(AsyncRunQueue):
                 time, oldest first, at most the last hundred.
 
         Raises:
-            ConfigurationError: If the run has no such event.
+            ConfigurationError: If the run has no event with this id.
         """
         return self._join(ThreadCursor(self.encoder.codec, thread_id_of(thread_id), last_event_id, since))
 
@@ -290,8 +290,8 @@ class AsyncRuns(AsyncRunQueue):
                 deletes the run with its checkpoints. If several actions are asked for before the run has ended,
                 `rollback` prevails, or else the first.
             by: Name of the person who cancels it. An event of the kind `action` has this name.
-            unless_retried_after: Do not cancel the run if a person has retried it after this time of the database. Pass
-                for example the `enqueued_at` that the caller has read by `queued()`.
+            unless_retried_after: Do not cancel the run if a person has retried it after this time, by the database's
+                clock. Pass for example the `enqueued_at` that the caller has read by `queued()`.
 
         Returns:
             The run's status; `running` if its worker was asked. A run that has ended keeps its status.
@@ -318,7 +318,8 @@ class AsyncRuns(AsyncRunQueue):
             run_id: The run.
             by: Name of the person who retries it. An event of the kind `action` has this name.
             unless_run_within: Do not retry the run if another run of its thread was enqueued or began within this time.
-                Pass the time since the caller read the run. `None`: a run without checkpoints follows the other run.
+                Pass the time since the caller read the run. With `None`, a run without checkpoints is enqueued behind
+                the other run.
 
         Returns:
             Whether the run was enqueued. False if it succeeded, was discarded, or is in the queue. Also false if it has

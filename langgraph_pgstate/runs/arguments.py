@@ -45,7 +45,7 @@ def owner_of(labels: Mapping[str, Any], keys: Collection[str]) -> str | None:
 
 
 def mapping_of(name: str, value: Any) -> Mapping[str, Any]:
-    """Return a mapping as a dict of its own; an empty one for `None`."""
+    """Return a copy of a mapping as a dict; an empty dict for `None`."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):

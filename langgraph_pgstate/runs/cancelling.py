@@ -20,7 +20,7 @@ _STATUSES: Final = {"cancel": "cancelled", "interrupt": "interrupted"}
 
 
 def how_to_cancel(stored: str | None) -> str | None:
-    """Return the way in which the row of a run says to cancel it; `cancel` if the way is unknown."""
+    """Return the stored request to cancel a run, which may be `None`; `cancel` if the request has an unknown value."""
     return stored if stored is None or stored in ACTIONS else "cancel"
 
 
@@ -92,8 +92,8 @@ def _status_of(rows: Rows, key: dict[str, str]) -> str:
 
 
 async def supersede(db: Connection, queries: Queries, thread_id: str, action: str) -> None:
-    """End the pending and running runs of a thread that are not enqueued for later. Call it in a transaction that holds
-    the thread's row.
+    """End the pending and running runs of a thread that are not enqueued for later. Call it in a transaction that has
+    locked the thread's row.
     """
     rows = await db.fetch(queries.lock_queued, {"thread_id": thread_id, "run_id": None})
     if rows:
@@ -125,8 +125,8 @@ async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[
 
 
 async def promote_and_set_status(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Make a thread's next run ready, and set its status, after its queue has changed. Call it in a transaction that
-    holds the thread's row.
+    """Make a thread's next run ready, and set the thread's status, after its queue has changed. Call it in a
+    transaction that has locked the thread's row.
     """
     await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
     await db.execute(queries.set_thread_status, {"thread_id": thread_id})

@@ -1,5 +1,6 @@
 -- name: lock_queued
--- Lock against claims, and return, one queued run of a thread, or all its queued runs that are not enqueued for later.
+-- Lock and return one run of a thread in the queue, so that no worker claims it. With null, all runs of the thread that
+-- are not enqueued for later.
 SELECT q.run_id, q.status, q.cancel FROM /*schema*/queue q
 WHERE q.thread_id = :thread_id::text
     AND (q.run_id = :run_id::text OR :run_id::text IS NULL AND q.number IS NOT NULL)
@@ -16,7 +17,7 @@ ORDER BY v.event_id DESC
 LIMIT 1;
 
 -- name: ask_cancel
--- Ask the worker of a running run to end it. A request for a rollback replaces an earlier request; no other one does.
+-- Ask the worker of a running run to end it. A request for a rollback replaces an earlier request; others do not.
 UPDATE /*schema*/queue SET cancel = :cancel::text
 WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status = 'running'
     AND (cancel IS NULL OR :cancel = 'rollback');
@@ -55,8 +56,8 @@ WITH told AS MATERIALIZED (
 INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run, ended_at, deliver_after) SELECT t.* FROM told t;
 
 -- name: delete_queued
--- Delete some or all of a thread's runs from the queue, with their requests. The lease of a running run is taken from
--- its worker, so that late writes are refused. So are late writes of a worker that has requeued a run.
+-- Delete some or all of a thread's runs from the queue, with their requests. Take the lease of a running run from its
+-- worker, so that late writes are refused. Late writes of a worker that has requeued a run are refused, too.
 WITH gone AS (
     DELETE FROM /*schema*/queue
     WHERE thread_id = :thread_id AND (:run_ids::text[] IS NULL OR run_id = ANY(:run_ids))
@@ -101,7 +102,7 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 -- name: retry_run
 -- Enqueue an ended run again behind the other runs of its thread, if its request is still stored. A run with
 -- checkpoints resumes from its newest checkpoint, so it is not enqueued if another run has continued the thread or is
--- about to. With a time, no run is enqueued if another run of the thread was enqueued or began within that time. Runs
+-- about to. With `within`, no run is enqueued if another run of the thread was enqueued or began within that time. Runs
 -- after `lock_threads_for_no_key_update`.
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback

@@ -15,7 +15,7 @@ from langgraph_pgstate.runs.requests import options_of
 from langgraph_pgstate.runs.types import ClaimedRun, Claims
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# Maximum number of statements of one claim. A statement that finds runs which are not free puts these off.
+# Maximum number of statements of one claim. A statement puts off runs whose leases are held, and is repeated.
 _MOST_STATEMENTS: Final = 20
 _SET_ASIDE: Final = 1000
 # The same number as the `LIMIT` of `claim_runs`.
@@ -73,11 +73,10 @@ async def claim(
         parameters["limit"] = asked = min(limit - len(claims.runs), _MOST_RUNS)
         given = {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE}
         opening: list[Statement] = [(queries.open_keys, {**given, **accepted})] if ended else []
-        # Without limits, the claim commits without waiting for the disk. Later writes of the run wait for it, and a
-        # claim that a server crash undoes had no effects. With limits, the rate counts the claim, so it must not be
-        # undone.
+        # Without limits, the claim commits without waiting for the disk. If a server crash undoes the claim, the run
+        # has stored nothing yet. With limits, the claim must not be undone, because it counts for a rate.
         begin = bounded_waits(queries, is_synced=claims.has_limits)
-        # If data keys of the claimed runs are not loaded, the claim is undone, and repeated when they are.
+        # If data keys of the claimed runs are not loaded, the claim is undone, and repeated once they are loaded.
         rows = await db.fetch_readable([begin, *opening, (statement, parameters)])
         ended = ()
         # The kinds of rows are described at `claim_runs`.
@@ -109,9 +108,9 @@ async def choose_isolated(
     versions: Mapping[str, Sequence[str]] | None = None,
     is_dead: Callable[[str], bool] = lambda _: False,
 ) -> str | None:
-    """Return the worker that claims a queue's next run that must be alone: the worker with the fewest runs.
+    """Return the worker that claims a queue's next run that must be alone in its worker. It has the fewest runs.
 
-    So one worker at a time claims no other run until it is idle, while the other workers go on. One statement.
+    Only this worker stops claiming other runs until it is idle. The other workers go on. One statement.
 
     Args:
         db: The connection.
@@ -135,7 +134,7 @@ async def open_keys(
     after: str = "",
     page_size: int = 200,
 ) -> str | None:
-    """Make runs of a page of keys claimable again, as many as the limits of the keys allow.
+    """Make waiting runs of a page of queue keys claimable again, as many as the limits of the keys allow.
 
     Two statements; safe to repeat and in many processes.
 
@@ -146,7 +145,7 @@ async def open_keys(
         graphs: Graphs that the worker can run.
         versions: As for `claim`.
         after: The last key of the page before.
-        page_size: Keys of the page.
+        page_size: Maximum number of keys of the page.
 
     Returns:
         The last key of the page; `None` if it was the last page.
@@ -175,7 +174,7 @@ def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
         if options is not None:
             given = options_of(options, f"run {run_id!r} of thread {thread_id!r}")
     except CorruptStateError as error:
-        # The run fails with this error when it begins. The claim goes on, for the sake of the other runs.
+        # The run fails with this error when it begins. The other runs of the claim are not affected.
         _log.error("%s", error)
         unreadable = error
     return ClaimedRun(

@@ -3,7 +3,7 @@
 -- column of a row is its kind. `claimed`: a claimed run with its request. `held`: a run that is put off for a second,
 -- because another process holds or has locked its thread's lease. `limits`: the queue has limits. `waiting`: runs of
 -- the queue wait for a limit. With either of these, nothing is claimed; see `claim_limited_runs`. `suspects`: the queue
--- has suspect runs, which are claimed only if `suspects` is not false.
+-- has runs that must be alone in their worker. They are claimed only if the parameter `suspects` is not false.
 -- opens: run_requests.data if intact
 -- leaves: stream_batches.data
 WITH
@@ -25,7 +25,7 @@ candidates AS MATERIALIZED (
         ORDER BY c.priority DESC, c.position
         LIMIT :limit
     ) AS o
-    -- A caller asks for no more. A plan for so few rows looks up each instead of reading all ready runs.
+    -- Callers ask for no more. With this limit, the planner looks up each row instead of reading all ready runs.
     LIMIT 100
 ), unheld AS MATERIALIZED (
     SELECT f.thread_id FROM chosen c CROSS JOIN LATERAL (
@@ -34,8 +34,8 @@ candidates AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS f
 ), occupied AS MATERIALIZED (
-    -- Locked rows are skipped, because a caller's transaction may hold the lease. They are not counted, because they
-    -- would use up rates.
+    -- Runs whose lease another process holds or has locked. They are left out, because a claim that fails would count
+    -- for the rate.
     SELECT c.thread_id, c.run_id FROM chosen c
     WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
         AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
@@ -49,7 +49,7 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- A new number, because a server crash may have undone a claim whose worker still uses its number.
+        -- The clock's number, because a server crash may have undone a claim whose worker still uses the next number.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
@@ -68,9 +68,9 @@ candidates AS MATERIALIZED (
         status = 'running', attempt = least(queue.attempt, 2147483646) + 1, worker_id = :worker_id, fencing_token = h.fencing_token,
         claimed_at = now(), claimed_checkpoint_id = h.head_id, streamed = 0, replayed_step = b.step,
         last_event = greatest(queue.last_event, p.last_event, b.last_seq),
-        -- A value that is not a time or a number in its range was corrupted. It fails the run instead of the claim.
+        -- A corrupted timeout must not fail the claim, so it is ignored here. The run fails when it reads its options.
         timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at
-            -- In UTC, as in `replace_checkpoint`.
+            -- Use UTC, because Citus requires immutable functions here.
             ELSE (h.acquired_at AT TIME ZONE 'UTC' + make_interval(secs => (
                 jsonb_path_query_first(r.options, '$.timeout ? (@ > 0 && @ < 1000000000)'::jsonpath) #>> '{}'::text[]
             )::double precision)) AT TIME ZONE 'UTC' END
@@ -98,7 +98,7 @@ candidates AS MATERIALIZED (
 )
 SELECT 'claimed', c.key, c.thread_id, c.run_id, c.graph, c.attempt, c.crashes, c.fencing_token, c.acquired_at,
     c.renewed_at, c.expires_at, c.cancel, c.timeout_at, c.head_id, c.options::text, c.data, (
-        -- This is a group, so that the planner compares the run's checkpoints with the thread's.
+        -- Without `OFFSET 0`, the planner might search all checkpoints of the thread for the run's newest.
         SELECT max(own.checkpoint_id) FROM (
             SELECT k.checkpoint_id FROM /*schema*/checkpoints k
             WHERE k.thread_id = c.thread_id AND k.checkpoint_ns = '' AND k.run_id = c.run_id OFFSET 0
@@ -123,8 +123,8 @@ FROM (
 ORDER BY priority DESC, position;
 
 -- name: claim_limited_runs
--- Claim runs as `claim_runs` does, within the limits of the queue. Further kinds of rows: `full`, a key that is at its
--- limit; `busy`, if another worker has just claimed.
+-- Claim runs as `claim_runs` does, within the limits of the queue. Further kinds of rows: `full`: a key that is at its
+-- limit. `busy`: another worker was claiming, so some runs were not claimed.
 -- opens: run_requests.data if intact
 -- leaves: stream_batches.data
 WITH
@@ -158,7 +158,7 @@ candidates AS MATERIALIZED (
         ORDER BY c.priority DESC, c.position
         LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
     ) AS o
-    -- A caller asks for no more. A plan for so few rows looks up each instead of reading all ready runs.
+    -- Callers ask for no more. With this limit, the planner looks up each row instead of reading all ready runs.
     LIMIT 100
 ), unheld AS MATERIALIZED (
     SELECT f.thread_id FROM chosen c CROSS JOIN LATERAL (
@@ -167,8 +167,8 @@ candidates AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS f
 ), occupied AS MATERIALIZED (
-    -- Locked rows are skipped, because a caller's transaction may hold the lease. They are not counted, because they
-    -- would use up rates.
+    -- Runs whose lease another process holds or has locked. They are left out, because a claim that fails would count
+    -- for the rate.
     SELECT c.thread_id, c.run_id FROM chosen c
     WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
         AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
@@ -199,7 +199,7 @@ candidates AS MATERIALIZED (
     UNION ALL
     SELECT '', w.*, (SELECT count(*) FROM ranked WHERE is_free), now() FROM whole w WHERE w.free > 0
 ), locked AS MATERIALIZED (
-    -- The current rows. If a revision differs from the snapshot, a claim was committed since that was not counted.
+    -- Read the current rows. If a revision differs from the snapshot, `seen` lacks a claim that was committed since.
     SELECT u.key, u.revision FROM /*schema*/queue_keys u
     WHERE u.queue = :queue AND u.key IN (SELECT s.key FROM seen s WHERE s.claims > 0)
     FOR UPDATE SKIP LOCKED
@@ -235,7 +235,7 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- A new number, because a server crash may have undone a claim whose worker still uses its number.
+        -- The clock's number, because a server crash may have undone a claim whose worker still uses the next number.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
@@ -254,9 +254,9 @@ candidates AS MATERIALIZED (
         status = 'running', attempt = least(queue.attempt, 2147483646) + 1, worker_id = :worker_id, fencing_token = h.fencing_token,
         claimed_at = now(), claimed_checkpoint_id = h.head_id, streamed = 0, replayed_step = b.step,
         last_event = greatest(queue.last_event, p.last_event, b.last_seq),
-        -- A value that is not a time or a number in its range was corrupted. It fails the run instead of the claim.
+        -- A corrupted timeout must not fail the claim, so it is ignored here. The run fails when it reads its options.
         timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at
-            -- In UTC, as in `replace_checkpoint`.
+            -- Use UTC, because Citus requires immutable functions here.
             ELSE (h.acquired_at AT TIME ZONE 'UTC' + make_interval(secs => (
                 jsonb_path_query_first(r.options, '$.timeout ? (@ > 0 && @ < 1000000000)'::jsonpath) #>> '{}'::text[]
             )::double precision)) AT TIME ZONE 'UTC' END
@@ -284,7 +284,7 @@ candidates AS MATERIALIZED (
 )
 SELECT 'claimed', c.key, c.thread_id, c.run_id, c.graph, c.attempt, c.crashes, c.fencing_token, c.acquired_at,
     c.renewed_at, c.expires_at, c.cancel, c.timeout_at, c.head_id, c.options::text, c.data, (
-        -- This is a group, so that the planner compares the run's checkpoints with the thread's.
+        -- Without `OFFSET 0`, the planner might search all checkpoints of the thread for the run's newest.
         SELECT max(own.checkpoint_id) FROM (
             SELECT k.checkpoint_id FROM /*schema*/checkpoints k
             WHERE k.thread_id = c.thread_id AND k.checkpoint_ns = '' AND k.run_id = c.run_id OFFSET 0

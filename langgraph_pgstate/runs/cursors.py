@@ -1,4 +1,4 @@
-"""Places of readers in the events of a run, or of the runs of a thread. No I/O."""
+"""Positions of readers in the events of a run, or of the runs of a thread. No I/O."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MOST_EVENTS: Final = 2**63 - 1
 
 
 class Cursor:
-    """A reader's place in the events of a run. No I/O.
+    """A reader's position in the events of a run. No I/O.
 
     Attributes:
-        is_behind: Whether more events may be stored already; unknown at first.
+        is_behind: Whether more events may be stored already; true at first.
         has_ended: Whether the reader has passed the end.
 
     Args:
@@ -54,7 +54,7 @@ class Cursor:
 
     @property
     def wanted(self) -> Wanted:
-        """The events that the reader needs next. At first, they include the last event that it has."""
+        """The events that the reader needs next. At first, they include the last event that the reader has."""
         return Wanted(*self._run, max(0, self._after - 1) if self._is_first else self._after)
 
     def take(self, page: StreamPage) -> Iterator[StreamEvent]:
@@ -62,7 +62,7 @@ class Cursor:
 
         Raises:
             NotFoundError: If the run does not exist, and the reader has none of its events.
-            ConfigurationError: If the run does not have the event that the reader has.
+            ConfigurationError: If the run has no event with the reader's `last_event_id`.
         """
         is_first, self._is_first = self._is_first, False
         if is_first:
@@ -125,7 +125,7 @@ class Cursor:
 
 
 class ThreadCursor:
-    """A reader's place in the events of a thread's runs, one run after another. No I/O.
+    """A reader's position in the events of a thread's runs, one run after another. No I/O.
 
     Attributes:
         has_ended: Always false, because a thread may get another run.

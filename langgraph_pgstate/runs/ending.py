@@ -20,7 +20,7 @@ from langgraph_pgstate.threads.holds import is_kept
 from langgraph_pgstate.threads.rows import delete_runs_of, delete_thread
 
 ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
-# Seconds in which readers of a run that deletes its thread can learn of its end.
+# Seconds for which a run that has deleted its thread is kept, so that readers learn of its end.
 _OUTLIVING_SECONDS: Final = 60.0
 # Limits for the ids in a notification, which can hold 8,000 bytes.
 _MOST_IDS, _LONGEST_ID = 100, 40
@@ -60,10 +60,10 @@ async def finish(
     keep_for: float | None = None,
     then: RunRequest | None = None,
 ) -> bool:
-    """End a run, or put it back for another attempt; release its lease, and make the thread's next run ready.
+    """End a run, or requeue it for another attempt. Release its lease, and make the thread's next run ready.
 
-    One transaction, in one round trip unless the thread is deleted; safe to repeat. It waits only a moment for a lock;
-    see `locking.is_locked`. So do the other functions below.
+    One transaction, in one round trip unless the thread is deleted; safe to repeat. Like the other functions below, it
+    waits only a moment for a lock; see `locking.is_locked`.
 
     Args:
         db: The connection.
@@ -100,7 +100,7 @@ async def finish(
             return True
     elif await _finish(db, queries, [key], status, events, error, keep_for):
         return True
-    # An earlier attempt may have ended the run, if its response was lost.
+    # An earlier call may have ended the run, if its response was lost.
     return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
 
 
@@ -153,7 +153,7 @@ async def give_back(
 async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
     """End a run and delete it with its checkpoints; tool executions are kept. One transaction.
 
-    A run of a thread that is held ends as `interrupted` instead, and nothing is deleted.
+    If the thread has a hold (`threads.holds`), the run ends as `interrupted` instead, and nothing is deleted.
 
     Returns:
         False if the lease was lost. Then nothing was written.

@@ -11,7 +11,7 @@ WHERE leases.thread_id = held.thread_id;
 -- name: end_runs
 -- End runs that their worker runs under the current leases of their threads. Leaves out runs whose lease was lost, and
 -- runs that must be rolled back unless `rolls_back`. With success, the requests of these runs and of their threads'
--- interrupted runs are deleted. With interrupts, a default answer becomes due `answer_after` the oldest interrupt. Runs
+-- interrupted runs are deleted. A default answer to interrupts becomes due `answer_after` the oldest interrupt. Runs
 -- after `release_leases` and `lock_threads_for_no_key_update`.
 -- seals: runs.error_message with thread_id = thread_ids, run_id = run_ids
 -- seals: runs.error_traceback with thread_id = thread_ids, run_id = run_ids

@@ -76,9 +76,9 @@ async def enqueue(
         if not supersedes and db.is_in_transaction:
             added = await db.fetch_together([*notification, *checks, enqueueing])
         elif not supersedes:
-            # In the caller's transaction, the setting would also apply to the caller's statements.
+            # Only here: in the caller's transaction, the setting would also apply to the caller's statements.
             planning: Statement = (queries.plan_lookups, {})
-            # A transaction that notifies waits for all other notifying transactions, and for their disk writes.
+            # Notify after the commit, because a notifying transaction waits for the commits of all other such ones.
             added = await db.fetch_together([planning, *checks, enqueueing], *notification)
         else:
             async with db.transaction():
@@ -132,7 +132,7 @@ def _ids(requests: Sequence[RunRequest]) -> dict[str, list[str]]:
 
 
 def _refusal(error: Exception) -> PGStateError | None:
-    """Return the error for a transaction that `check_enqueue` failed, else `None`."""
+    """Return the error that a failed check of the transaction means; `None` for other errors of the database."""
     found = _MARK.search(str(error)) if getattr(error, "sqlstate", None) == "22P02" else None
     if found is None:
         return None

@@ -89,7 +89,7 @@ ORDER BY place, since LIMIT 1;
 
 -- name: enqueue_runs
 -- Enqueue runs that are not enqueued already, and return them. Runs after `make_threads`, because only the next
--- statement sees rows committed during its wait. With `adopts`, enqueue a run that was invoked elsewhere under its id.
+-- statement sees rows committed during its wait. With `adopts`, a recorded run that was not enqueued is enqueued.
 -- seals: runs.metadata from rows.metadata
 -- seals: run_requests.data with thread_id = thread_ids, run_id = run_ids
 -- leaves: runs.error_message

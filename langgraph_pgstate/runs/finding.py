@@ -1,4 +1,4 @@
-"""The tenants that have work in the queue, and the times of this work. Row-level security stays on."""
+"""The tenants that have work in the queue, and when it is due. Used by workers that serve all tenants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langgraph_pgstate.schema.tenancy import tenant_queries
 
 
 class TenantWork(NamedTuple):
-    """The work of a tenant.
+    """The work that a tenant has in the queue.
 
     Attributes:
         tenant: The tenant.
@@ -40,7 +40,7 @@ async def find_work(
 ) -> list[TenantWork]:
     """Return the tenants, of those given, that have work in some queues and for some graphs. One statement.
 
-    Within its transaction, the statement sets one tenant after the other.
+    Row-level security stays on: the statement sets one tenant after the other and reads only its rows.
     """
     db.tenant = NO_TENANT
     parameters = {"tenants": [*tenants], "queues": [*names], "graphs": [*graphs], "adopts": adopts}

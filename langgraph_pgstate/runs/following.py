@@ -23,7 +23,7 @@ from langgraph_pgstate.runs.notifying import EndListener, on_loop
 from langgraph_pgstate.runs.types import StreamPage, ThreadPage, Wanted, WantedRuns
 from langgraph_pgstate.schema.queries import Queries
 
-# Seconds between two reads: the first if no reader is behind, the second if a reader is.
+# Seconds between two reads. The short pause applies if a reader may lack events that are already stored.
 _PAUSE: Final = 0.05
 _SHORT_PAUSE: Final = 0.01
 # Maximum number of batches that one statement returns, unless more readers wait.
@@ -103,7 +103,7 @@ class _Waiter(_Request):
 
 
 class Follower:
-    """The readers of a blocking state. One waiting reader reads for all."""
+    """The readers of a `PGState`. One waiting reader reads for all."""
 
     def __init__(self, database: Database, queries: Queries, end_listener: EndListener) -> None:
         self._database, self._queries, self._end_listener = database, queries, end_listener

@@ -102,7 +102,7 @@ def open_input(codec: ValueCodec, data: bytes, where: str = "an enqueued run") -
 
 
 def read_field(codec: ValueCodec, data: bytes, name: str, where: str) -> Any:
-    """Return one field of sealed arguments, or `None` if it is not set. The other fields are not decoded.
+    """Return one field of a run's encoded arguments; `None` if it is not set. The other fields are not decoded.
 
     Raises:
         PGStateError: As `open_input` does.
@@ -112,7 +112,7 @@ def read_field(codec: ValueCodec, data: bytes, name: str, where: str) -> Any:
 
 
 def change_input(codec: ValueCodec, data: bytes, where: str, **fields: Any) -> bytes:
-    """Return sealed arguments with some fields replaced; `None` removes one. The other fields are not decoded.
+    """Return a run's encoded arguments with some fields replaced; `None` removes a field. No other field is decoded.
 
     Raises:
         SerializationError: If a value cannot be stored.
@@ -127,9 +127,9 @@ def change_input(codec: ValueCodec, data: bytes, where: str, **fields: Any) -> b
 
 
 def merge_inputs(data: bytes, newer: bytes, names: Collection[str], where: str) -> bytes:
-    """Return sealed arguments with some fields of other arguments. Fields that the other arguments lack are removed.
+    """Return a run's encoded arguments with the named fields of newer arguments. No field is decoded.
 
-    No field is decoded.
+    A named field that the newer arguments lack is removed.
 
     Raises:
         CorruptStateError: If the bytes are damaged.
@@ -144,7 +144,7 @@ def _encoded_fields(data: bytes, where: str) -> dict[str, tuple[str, bytes]]:
         encoded = ormsgpack.unpackb(unpack(data, where))
         fields = {name: (type_, value) for name, (type_, value) in encoded.items()}
         if any(type(type_) is not str or type(value) is not bytes for type_, value in fields.values()):
-            raise TypeError("a field is no encoded value")
+            raise TypeError("a field is not an encoded value")
         return fields
     except (ormsgpack.MsgpackDecodeError, AttributeError, TypeError, ValueError) as error:
-        raise CorruptStateError(where, f"it must be a request ({error})") from error
+        raise CorruptStateError(where, f"it is not the encoded arguments of a run ({error})") from error

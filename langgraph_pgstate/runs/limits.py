@@ -46,7 +46,7 @@ async def put_limit(db: Connection, queries: Queries, limit: dict[str, Any]) -> 
 
 
 async def list_limits(db: Connection, queries: Queries) -> list[QueueLimit]:
-    """Return all limits by queue and key. One statement; counts the runs of each."""
+    """Return all limits, with the numbers of their running and waiting runs. One statement."""
     found = []
     for queue, key, concurrency, count, seconds, running, waiting in await db.fetch(queries.list_limits, {}):
         rate = None if count is None else Rate(count, seconds)

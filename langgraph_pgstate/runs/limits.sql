@@ -30,7 +30,7 @@ FROM /*schema*/queue_limits l
 ORDER BY l.queue, l.key;
 
 -- name: sweep_keys
--- Delete the rows of keys that were not claimed for a day and have no open window.
+-- Delete the rows of queue keys whose rate window began more than a day ago and has ended.
 DELETE FROM /*schema*/queue_keys
 WHERE queue_keys.window_started_at < now() - interval '1 day' AND NOT EXISTS (
     SELECT 1 FROM /*schema*/queue_limits l

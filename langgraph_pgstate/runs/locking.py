@@ -1,4 +1,4 @@
-"""Bounds on the time that a worker waits for locks that other transactions hold, and errors that concern one row."""
+"""Limits of the time that a worker waits for locks of other transactions, and the error when a limit is exceeded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from langgraph_pgstate.schema.queries import Queries
 # A caller's transaction that has enqueued a run may lock the thread's row for long. Meanwhile the worker must go on
 # with other runs.
 LOCK_TIMEOUT: Final = "200ms"
-# Milliseconds after which the server ends the transaction of a process that is frozen or disconnected. Other workers
-# skip its locked rows meanwhile.
+# Time after which the server ends the transaction of a process that is frozen or disconnected. Until then, other
+# workers skip the rows that it has locked.
 IDLE_TIMEOUT: Final = "10s"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
@@ -23,8 +23,8 @@ def bounded_waits(queries: Queries, *, is_synced: bool = True) -> tuple[Query, P
 
     Args:
         queries: The queries of the schema.
-        is_synced: Whether the commit waits for the disk. Otherwise a crash of the server may undo the transaction,
-            until a later transaction that waits for the disk has committed.
+        is_synced: Whether the commit waits for the disk. If false, a server crash may undo the transaction, until a
+            later transaction that waits for the disk has committed.
     """
     parameters = {"timeout": LOCK_TIMEOUT, "idle_timeout": IDLE_TIMEOUT, "is_synced": is_synced}
     return queries.begin_bounded_work, parameters

@@ -1,7 +1,8 @@
-"""Notifications that wake workers, at most one in ten milliseconds, and callers that wait for the end of a run.
+"""Notifications that wake workers, and callers that wait for the end of a run.
 
-The commit of a transaction that notifies takes a lock of the whole PostgreSQL cluster, so many such transactions would
-wait for one another. Notifications may be lost. Workers and waiting callers also poll.
+The commit of a transaction that notifies takes a lock of the whole PostgreSQL cluster. So that such commits do not
+wait for one another, a process notifies workers at most every ten milliseconds. Notifications may be lost. Workers and
+waiting callers also poll.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class EndListener:
     called.
 
     Args:
-        database: Names the server.
+        database: Gives the connection string and the tenant.
     """
 
     def __init__(self, database: Database | AsyncDatabase) -> None:

@@ -101,7 +101,7 @@ class DefaultAnswer:
 
     def __post_init__(self) -> None:
         if self.value is None:
-            raise ConfigurationError("the answer must not be None, which means no answer: use False, {} or a string")
+            raise ConfigurationError("DefaultAnswer.value must not be None, because None is no answer: use False or {}")
         check_ttl("DefaultAnswer.after", self.after)
 
 
@@ -283,7 +283,7 @@ class WebhookSettings:
 
     @property
     def claim_seconds(self) -> float:
-        """Seconds after which other processes deliver a webhook that was claimed without a stored outcome."""
+        """Seconds after which a claimed webhook without a stored outcome is delivered by another process."""
         return 2 * self.timeout + 30
 
 

@@ -51,13 +51,13 @@ async def get_outcome(
     *,
     is_known: bool = False,
 ) -> tuple[str, Any]:
-    """Return the status of a run, and the state that it left if it has ended. One round trip until it has, then four.
+    """Return the status of a run, and the state that it left if it has ended. Four round trips, or one before the end.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         codec: Decodes the state.
-        versions: Upcasts it.
+        versions: Upcasts the state.
         thread_id: The thread.
         run_id: The run.
         is_known: Whether the caller knows that the run existed.
@@ -113,9 +113,9 @@ async def resumption(
     command: Command[Any] | None,
     expected_head: str | None = None,
 ) -> RunRequest | None:
-    """Return the run that resumes an interrupted run with a command; `None` if the latter was not enqueued.
+    """Return the run that resumes an interrupted run with a command; `None` if the interrupted run was not enqueued.
 
-    It has the graph, the config, the metadata and the options of the interrupted run. One round trip.
+    The new run has the graph, the config, the metadata and the options of the interrupted run. One round trip.
 
     Args:
         db: The connection.

@@ -23,7 +23,7 @@ class AsyncRunQueue(AsyncRunHistory):
     """The lists, workers and limits of the queue, beside the history of runs; a base of `Runs`.
 
     Args:
-        database: The database, in which what is recorded can be read.
+        database: The database from which the record is read.
         queries: The queries of its schema.
         queue: The database for the queue; by default the same.
     """
@@ -136,8 +136,8 @@ class AsyncRunQueue(AsyncRunHistory):
         """Limit the cost of the model calls of recorded graphs per day (UTC). One statement; safe to repeat.
 
         Once the known cost has reached the budget, further calls raise `BudgetExceededError`, also in the middle of a
-        run, and an event of the kind `budget` is stored. The runs of a process share one account, where a call in
-        progress counts like the last call of its model. Costs of other processes are known two to five seconds late.
+        run, and an event of the kind `budget` is stored. All runs of a process are counted together. A call in progress
+        counts as much as the last call of its model. Costs of other processes are known two to five seconds late.
 
         Args:
             amount: Cost in the currency of the prices; `None` removes the budget.

@@ -65,7 +65,7 @@ class RunRequest:
         run_after: Time before which the run is not claimed, or a timedelta to wait.
         strategy: What happens to other runs of the thread.
         options: Retries, time limits, and other options that another run needs to repeat it; JSON types.
-        data: The `RunInput`, as a frame.
+        data: The `RunInput`, encoded by `seal_input`.
         owner: Agent, user and tenant.
         metadata: The metadata, as JSON types, if they may be stored outside `data`.
         adopts: Whether a run of this id that was not enqueued is taken over.
@@ -113,7 +113,7 @@ class RunRequest:
             run_id: The run.
             queue: The queue.
             options: The options of the other run.
-            data: The `RunInput`, as a frame.
+            data: The `RunInput`, encoded by `seal_input`.
             metadata: The metadata, which `data` also holds.
 
         Raises:
@@ -179,7 +179,7 @@ def request_run(
         known_graphs: The graphs that exist, if they are known.
         keys: Keys of the config that name the thread's owner.
         adopts: Whether a run of this id that was not enqueued is taken over.
-        run_key: Source of the key of a run without one.
+        run_key: Source of the key if the options have no key.
         options: See `EnqueueOptions`.
 
     Raises:
@@ -188,7 +188,7 @@ def request_run(
     """
     if unknown := options.keys() - EnqueueOptions.__annotations__.keys():
         raise ArgumentTypeError(
-            f"options must not have {min(unknown)!r}; a run has {', '.join(sorted(EnqueueOptions.__annotations__))}"
+            f"options must not have {min(unknown)!r}, but any of {', '.join(sorted(EnqueueOptions.__annotations__))}"
         )
     name_of("graph", graph)
     if known_graphs is not None and graph not in known_graphs:
@@ -244,7 +244,7 @@ class RunEncoder:
         codec: Encodes inputs.
         keys: Keys of configs that name a thread's owner.
         graphs: The graphs that may be enqueued; any if `None`.
-        run_key: Source of the key of runs without one.
+        run_key: Source of the key of runs whose options have no key.
     """
 
     def __init__(
@@ -370,7 +370,7 @@ def thread_given(options: EnqueueOptions) -> str | None:
 def _ids(options: EnqueueOptions) -> tuple[str, str]:
     found, is_named = run_id_of(options.get("run_id")), options.get("run_id") is not None
     given = thread_given(options)
-    # A call that is repeated with the same run_id must find the thread of the first call.
+    # Without a thread_id, the run_id names the thread, too, so that a repeated call finds the thread of the first call.
     thread_id = given if given is not None else found if is_named else str(uuid7())
     check_key_size("thread_id and run_id", thread_id, found)
     return thread_id, found

@@ -30,7 +30,7 @@ EVENTS: Final = "events"
 # The superstep of events before the first known checkpoint of an attempt. LangGraph's supersteps begin at -1.
 NO_STEP: Final = -2
 PAGE_BYTES: Final = 64 * 1024
-"""Bytes of batches after which a page of events ends. A reader that takes no events holds about as much."""
+"""A page of events ends after this many bytes of batches, because a slow reader holds a page in memory."""
 _MESSAGES: Final = "messages"
 _INTERRUPT: Final = "__interrupt__"
 # Number of levels of an event's data that are searched for values that cannot be stored.
@@ -43,7 +43,9 @@ _log = logging.getLogger("langgraph_pgstate.runs")
 
 
 def encode_event(codec: ValueCodec, mode: str, namespace: Sequence[str], data: Any, step: int | None) -> bytes:
-    """Return an event as bytes. Data that cannot be stored is replaced by its `repr`; in mode `events`, each such part.
+    """Return an event as bytes. Data that cannot be stored is replaced by its `repr`.
+
+    In the mode `events`, only the parts of the data that cannot be stored are replaced.
 
     Args:
         codec: Encodes the data.
@@ -55,7 +57,7 @@ def encode_event(codec: ValueCodec, mode: str, namespace: Sequence[str], data: A
     try:
         type_, value = codec.dumps(mode, data)
     except SerializationError as error:
-        _log.warning("an event of mode %r cannot be stored; its repr is: %s", mode, error)
+        _log.warning("an event of mode %r cannot be stored, so its repr is stored: %s", mode, error)
         type_, value = codec.dumps(mode, _storable(codec, data, _LEVELS) if mode == EVENTS else repr(data))
     return ormsgpack.packb((mode, tuple(namespace), step, type_, value))
 
@@ -94,7 +96,7 @@ def decode_batch(codec: ValueCodec, batch: StoredBatch, where: str) -> Iterator[
         raise CorruptStateError(where, f"it is not a batch of events ({error})") from error
     for number, (mode, namespace, step, type_, value) in enumerate(parts, batch.first_seq):
         data = codec.loads(type_, value, where)
-        # The serializer turns tuples into lists.
+        # The serializer has turned tuples into lists.
         if mode == _MESSAGES and isinstance(data, list):
             data = tuple(data)
         elif isinstance(data, dict) and isinstance(data.get(_INTERRUPT), list):
@@ -118,8 +120,8 @@ async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]
     """Store batches of several runs. One transaction; safe to repeat.
 
     Returns:
-        The runs whose batches are stored, and the runs that the worker has lost. For runs in neither set, which another
-        transaction has locked, call it again.
+        The runs whose batches are stored, and the runs that the worker has lost. Runs that another transaction has
+        locked are in neither set; call `append` again for them.
     """
     runs = {(batch.key.thread_id, batch.key.run_id): batch.key for batch in batches}
     keys = {

@@ -18,8 +18,8 @@ FROM given g
     LEFT JOIN locked l ON l.thread_id = g.thread_id AND l.run_id = g.run_id;
 
 -- name: append_batch
--- Store a batch of events once, with the numbers that follow those of the run's other events, unless the worker has
--- lost the run. Waits for another transaction that stores events of the run, and then counts on from its number.
+-- Store a batch of events once, if the worker still has the run. Number the events after the run's earlier events. If
+-- another transaction is storing events of the run, wait until it commits.
 -- seals: stream_batches.data
 WITH counted AS (
     UPDATE /*schema*/queue SET last_event = queue.last_event + :length::bigint, streamed = queue.streamed + :length
@@ -64,8 +64,8 @@ FROM given g;
 
 -- name: read_streams
 -- Return the status of runs and their batches of events after a number, as of one moment, so that the events of an
--- ended run are complete. A run that no longer exists has no status. A page ends after a number of bytes, so that a
--- reader of large events holds one of them.
+-- ended run are complete. A run that no longer exists has no status. A page ends after `page_bytes`, so that a reader
+-- of large events holds only one of them at a time.
 -- opens: runs.error_message
 -- opens: stream_batches.data
 SELECT g.number, r.status, r.error_type, r.error_message, r.last_event, r.ended_at, b.first_seq, b.last_seq, b.attempt,

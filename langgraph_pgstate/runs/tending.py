@@ -17,7 +17,7 @@ from langgraph_pgstate.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.runs.types import Recovered, RunKey, Tended
 from langgraph_pgstate.schema.queries import Queries
 
-# Maximum number of attempts per `max_crashes`. It is high, because deployments may end many workers of a blameless run.
+# Maximum number of attempts per `max_crashes`. It is high, because deployments may end many workers of a long run.
 _ATTEMPTS_PER_CRASH: Final = 10
 
 _log = logging.getLogger("langgraph_pgstate.runs")
@@ -124,7 +124,7 @@ async def recover(
                 found = await _recover(db, queries, key, max_crashes, is_dead=worker_id in dead)
         except Exception as error:
             if is_of_one_row(error):
-                _log.error("run %s of thread %s lost its worker and cannot be put back: %s", run_id, thread_id, error)
+                _log.error("run %s of thread %s lost its worker and cannot be requeued: %s", run_id, thread_id, error)
             elif not is_locked(error):
                 raise
             continue

@@ -48,7 +48,7 @@ FROM /*schema*/queue q
 WHERE q.status = 'running' AND q.worker_id = :worker_id;
 
 -- name: find_running_workers
--- Return the workers that run runs.
+-- Return the workers that have running runs.
 SELECT DISTINCT worker_id FROM /*schema*/queue WHERE status = 'running';
 
 -- name: find_lost
@@ -72,10 +72,10 @@ UPDATE /*schema*/leases SET holder_id = NULL, fencing_token = leases.fencing_tok
 FROM free WHERE leases.thread_id = :thread_id AND leases.thread_id = free.thread_id;
 
 -- name: recover_run
--- Requeue a run whose lease was lost, ahead of others. If it has made no new checkpoint, it will be claimed alone. If
--- it was alone, and its workers have died too often or after too many attempts, end it instead, unless it must be
--- cancelled. Return the number of deaths, whether the run was ended, and how it must be cancelled. Runs after
--- `fence_lease` and `lock_free_threads`.
+-- Requeue a run whose lease was lost, ahead of others. If the run has made no new checkpoint, it will be claimed alone.
+-- If the run was claimed alone, and its workers died too often or after too many attempts, end the run instead. A run
+-- that must be cancelled is always requeued. Return the number of deaths, whether the run was ended, and how it must
+-- be cancelled. Runs after `fence_lease` and `lock_free_threads`.
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback
 -- leaves: runs.metadata
@@ -165,8 +165,8 @@ SELECT DISTINCT thread_id FROM (
 ) AS due;
 
 -- name: make_due
--- Mark due runs of some threads as due, with the time since which they wait, and their order among the runs of their
--- thread. Runs after `lock_threads_for_no_key_update`.
+-- Put delayed runs that are due now behind the other runs of their threads, and set the time since when they wait.
+-- Runs after `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET
     run_after = NULL, number = due.number, enqueued_at = greatest(queue.enqueued_at, queue.run_after)
 FROM (

@@ -29,8 +29,8 @@ class ClaimedRun:
         queue: The queue.
         graph: Name of the graph.
         queue_key: The key in the queue; empty for none.
-        attempt: Number of this attempt, from 1. An attempt of a run that was requeued does not count.
-        crashes: Deaths of its workers since it last made a checkpoint.
+        attempt: Number of this attempt, from 1. An attempt after which a drain requeued the run does not count.
+        crashes: Number of deaths of the run's workers since its last checkpoint.
         lease: The thread's lease, taken with the claim.
         data: The arguments of the graph, encoded; see `open_input`.
         options: Retries and time limits.
@@ -113,7 +113,7 @@ class Recovered:
         thread_id: The thread.
         run_id: The run.
         worker_id: The worker.
-        crashes: Deaths of its workers since it last made a checkpoint, this one included.
+        crashes: Number of deaths of the run's workers since its last checkpoint, this one included.
         status: `pending` if another worker may claim it; otherwise how it ended.
     """
 
@@ -156,7 +156,7 @@ class QueuedRun:
         run_after: Time before which it is not claimed; `None` if it can be claimed at once.
         enqueued_at: Time at which it was enqueued.
         attempt: Number of attempts that began.
-        crashes: Deaths of its workers since it last made a checkpoint.
+        crashes: Number of deaths of the run's workers since its last checkpoint.
         cancel: `cancel`, `interrupt` or `rollback` if its cancellation was requested.
         worker_id: The worker that runs it.
         claimed_at: Start of the attempt.
@@ -433,12 +433,12 @@ class ThreadRun(NamedTuple):
 
 
 class WantedRuns(NamedTuple):
-    """A request for a thread's runs since a time or the start of a run; by default, of its newest run.
+    """A reader's request for the runs of a thread since a time, or since the start of one of its runs.
 
     Attributes:
         thread_id: The thread.
         since: The time.
-        run_id: The run.
+        run_id: Without `since`: runs since the start of this run; by default, of the newest run.
         ended_since: If `since` is not given: runs since the start of the first run that ended after this time.
     """
 

@@ -77,7 +77,7 @@ async def _resolve(host: str, port: int) -> list[Any]:
         else:
             future.set_exception(failed)
 
-    # The resolver has its own thread, because the end of the loop and of the process waits for threads of an executor.
+    # Use a daemon thread, because the event loop and the process wait at their end for the threads of an executor.
     threading.Thread(target=resolve, name="pgstate-resolver", daemon=True).start()
     return await future
 

@@ -1,4 +1,4 @@
-"""Rows of webhooks, and their URLs and bodies."""
+"""Rows of the table `webhooks`, and the URLs and bodies of webhooks."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def body_of(delivery: Delivery) -> bytes:
 
 
 def delay_after(attempts: int) -> float | None:
-    """Return the seconds until the next attempt after failed attempts; `None` after the last, about 4 hours later."""
+    """Return the seconds until the next attempt; `None` after the last attempt, 2.4 hours after the first."""
     if attempts >= MAX_ATTEMPTS:
         return None
     return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1)))
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL in the form that `claim` takes, with the port if given; without a host, the URL."""
+    """Return the host of a URL, with its port if given, as `claim` compares it; the URL if it cannot be parsed."""
     try:
         return urlsplit(url).netloc.lower()
     except ValueError:

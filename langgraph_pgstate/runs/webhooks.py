@@ -35,7 +35,7 @@ _AT_ONCE: Final = 20
 _PER_HOST: Final = 4
 _POLL_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 2.0
-# Maximum number of tenants whose webhooks one thread delivers at once, and seconds until other tenants take their turn.
+# Maximum number of tenants whose webhooks one thread delivers at once, and seconds until it goes on with others.
 _TENANTS_AT_ONCE: Final = 10
 _TENANT_SECONDS: Final = 5.0
 _MAX_ERROR: Final = 500
@@ -78,7 +78,7 @@ class AsyncWebhooks:
         return await self._database.read(self._queries, webhooks.list_failed(limit, cursor))
 
     async def retry(self, webhook: Webhook) -> bool:
-        """Make a failed webhook due again, with all its attempts. Safe to repeat.
+        """Make a failed webhook due again, with as many attempts as a new one. Safe to repeat.
 
         Returns:
             Whether the webhook exists.

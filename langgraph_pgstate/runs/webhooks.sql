@@ -1,6 +1,6 @@
 -- name: claim_webhooks
--- Claim due webhooks for some seconds, the longest due first and none of busy hosts. Return them with the time.
--- Webhooks that another process is claiming are skipped.
+-- Claim due webhooks for some seconds, the longest due first, but none of `busy` hosts. Return the webhooks, and the
+-- current time in each row. Webhooks that another process is claiming are skipped.
 -- opens: runs.error_message from run.error_message
 -- opens: runs.metadata from run.metadata
 WITH due AS MATERIALIZED (
@@ -23,14 +23,14 @@ WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :en
     AND (:attempts::integer IS NULL OR attempts = :attempts);
 
 -- name: postpone_webhook
--- Store the error of an attempt to deliver a webhook, and the time of the next attempt. Without a delay, none follows.
+-- Store the error of an attempt to deliver a webhook, and the time of the next attempt. Null: no further attempt.
 UPDATE /*schema*/webhooks SET
     deliver_after = now() + make_interval(secs => :delay::double precision), last_error = :error::text
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz
     AND attempts = :attempts::integer;
 
 -- name: retry_webhook
--- Make a failed webhook due again, with all its attempts.
+-- Make a failed webhook due again, with as many attempts as a new one.
 UPDATE /*schema*/webhooks SET deliver_after = now(), attempts = 0
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz
     AND deliver_after IS NULL;

@@ -72,7 +72,7 @@ from langgraph_pgstate.threads.types import Progress, PruneResult, ThreadOwner
 
 
 class Shared:
-    """Idempotent work that runs at most once at a time for each key.
+    """Idempotent work, such as a deletion of runs, that runs at most once at a time for each key.
 
     A request while the work runs makes it run once more, from the beginning, before any caller returns. All callers
     then return in the order of their requests. LangGraph's Agent Server deletes a run twice at the same time, and
@@ -128,7 +128,8 @@ class AsyncPGStateSaver(CommonSaver):
     """Takes and renews the leases of this saver's runs."""
 
     _database: AsyncDatabase
-    # Whether the input of a graph is sent when its first node has begun. The input of a worker's run is in the queue.
+    # Whether the checkpoint of a graph's input is sent when the first node has begun. For a worker, the queue also has
+    # the input.
     _sends_input_late: bool = False
 
     def __init__(
@@ -184,7 +185,7 @@ class AsyncPGStateSaver(CommonSaver):
         return saver
 
     async def aclose(self) -> None:
-        """Async twin of `PGStateSaver.close`, for the saver's own event loop. A cancellation does not shorten it."""
+        """Async twin of `PGStateSaver.close`, for the saver's own event loop. A cancellation does not interrupt it."""
         if not self._database.is_forked:
             await complete(self._close())
 
@@ -235,7 +236,7 @@ class AsyncPGStateSaver(CommonSaver):
         workers: Sequence[str] = (),
         audit: bool = False,
     ) -> None:
-        """Async twin of `PGStateSaver.setup`, of the same name as in LangGraph's own asynchronous saver."""
+        """Async twin of `PGStateSaver.setup`. LangGraph's own async saver has the same name for it."""
         given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers, "audit": audit}
         await self._database.whole.run(schema.setup, self._queries, with_metadata_index=metadata_index, **given)
         self._saver_cache.schema_checked = True
@@ -254,7 +255,7 @@ class AsyncPGStateSaver(CommonSaver):
         return await self._run(getting.get_latest, self._queries, thread_ids_of(thread_ids), listing.PAGE_BYTES)
 
     async def load_latest(self, latest: getting.Latest, thread_id: str) -> CheckpointTuple | None:
-        """Return the checkpoint of a thread, once; `None` if it was deleted meanwhile.
+        """Decode the checkpoint of a thread from `read_latest`, and drop it there. `None` if it was deleted meanwhile.
 
         Raises:
             PGStateError: Like `aget_tuple`.

@@ -72,8 +72,8 @@ class PGStateSaver(CommonSaver):
 
     Args:
         connection: A psycopg `Connection` or `ConnectionPool` that the caller owns and closes. On a single connection,
-            calls take turns. Inside the caller's transaction, calls are not committed or retried. Outside a
-            transaction, each call commits by itself, whether or not the connection is in autocommit mode.
+            calls run one after the other. Inside the caller's transaction, calls are not committed or retried. Outside
+            a transaction, each call commits by itself, whether or not the connection is in autocommit mode.
         hook: Source of statements that are sent along with every `put`, in its transaction.
         options: See `SaverOptions`.
 
@@ -119,7 +119,7 @@ class PGStateSaver(CommonSaver):
 
     @classmethod
     def from_conn_string(cls, dsn: str, *, hook: PutHook | None = None, **options: Unpack[OpenSaverOptions]) -> Self:
-        """Connect. Disconnect at the end of a `with` block, or by `close`.
+        """Connect, and return a saver. Disconnect at the end of a `with` block, or by `close`.
 
         Args:
             dsn: A libpq connection string or URI.
@@ -209,7 +209,7 @@ class PGStateSaver(CommonSaver):
                 over many threads.
             tenancy: `"rls"` makes PostgreSQL keep tenants apart by row-level security. The tables must be empty. Later
                 calls keep the setting.
-            operators: Roles that see the rows of all tenants. A state or saver of a tenant refuses to run as such.
+            operators: Roles that see the rows of all tenants. A state or saver of a tenant refuses such a role.
             workers: Roles that may list the names of tenants, for maintenance and workers, besides the owner of the
                 tables.
             audit: Whether events are chained by hashes from now on, so that `state.audit.verify` finds removed, changed
@@ -332,7 +332,7 @@ class PGStateSaver(CommonSaver):
                 was written.
             LeaseLostError: If `guard="lease"` refuses the checkpoint, because the lease was taken over. Nothing was
                 written.
-            ThreadDeletedError: If the thread was deleted, under a guard. Nothing was written.
+            ThreadDeletedError: If, under a guard, the thread was deleted. Nothing was written.
         """
         plan = plan_put(self._codec, *self._request(config, checkpoint, metadata, new_versions))
         if self._guard_policy is None:
@@ -416,8 +416,8 @@ class PGStateSaver(CommonSaver):
         Tool executions stay, because deleting state does not undo the effects of tools. Copies and forks of the threads
         keep what they copied.
 
-        Unknown runs and an empty list are no error. If other runs built on a removed run by DeltaChannel writes, their
-        state cannot be rebuilt, as LangGraph documents.
+        Unknown runs and an empty list are no error. If other runs have continued from a removed run, the values of
+        their DeltaChannels cannot be rebuilt, as LangGraph documents.
 
         Args:
             run_ids: The runs.

@@ -1,7 +1,7 @@
 """Cache of checkpoints that this process wrote or read.
 
-With it, a put writes only the difference to its parent, and a read of the newest checkpoint fetches only segments that
-are new. Losing an entry costs one query. An outdated entry is never used: the statements of puts and reads check that
+With the cache, a put writes only the difference to its parent, and a read of the newest checkpoint fetches only new
+segments. Losing an entry costs one query. An outdated entry is never used: the statements of puts and reads check that
 the checkpoint exists and was not written again (its `revision`).
 """
 
@@ -50,9 +50,9 @@ class _Namespace:
 class Cache:
     """The cached checkpoints of the most recently used namespaces, bounded by size. Thread-safe.
 
-    It holds the manifests of several checkpoints. Of the checkpoint that was stored or read last, it also holds the
-    contents of the segments. Contents belong to a checkpoint at a revision, because a deleted segment's id may be drawn
-    again. The next checkpoint takes over the contents of the segments that it inherits.
+    For each namespace, it holds the manifests of several checkpoints, which say where their values are stored, and the
+    segments of the checkpoint that was stored or read last. Cached segments belong to one revision of a checkpoint,
+    because the id of a deleted segment may be drawn again. The next checkpoint takes over the segments it inherits.
 
     The lock is held for dictionary operations only, never while the database works.
     """
@@ -72,7 +72,7 @@ class Cache:
         return found[0] if found else None
 
     def cached(self, address: Address) -> CachedSegments | None:
-        """Return the cached segments of a checkpoint, or of the expected latest if the address has no id."""
+        """Return the cached segments of a checkpoint; without an id, of the one that was stored or read last."""
         with self._lock:
             namespace = self._namespaces.get(address[:2])
             if namespace is None or address.checkpoint_id not in (None, namespace.head):

@@ -67,7 +67,7 @@ class SaverCache:
 
 
 class CommonSaver(BaseCheckpointSaver[str]):
-    """The part of both savers that needs no connection."""
+    """The base class of both savers, which needs no connection."""
 
     _database: Database | AsyncDatabase
     _codec: ValueCodec
@@ -79,7 +79,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
     _passes_damage: bool
     _guards: GuardSettings
     _guard_policy: GuardPolicy | None
-    # A worker resumes runs by itself. A failed task must run again, even if it wrote something before.
+    # Whether only the error of a failed task is stored, so that a worker which resumes the run repeats the task.
     _drops_failed_output: bool = False
 
     def _prepare(self, options: SaverOptions, hook: PutHook | None) -> None:
@@ -153,7 +153,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> tuple[PutRequest, Manifest | None]:
-        """Check a put, and return it with its parent's manifest, if known.
+        """Check the arguments of a put, and return them with the parent's manifest, if it is known.
 
         Raises:
             CheckpointOrderError: Under a guard, if the checkpoint's id does not sort after its parent's id.
@@ -177,7 +177,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
     def _refuse_order(self, address: Address, parent_id: str) -> None:
         """Refuse a checkpoint that does not sort after its parent.
 
-        Without a guard, log a checkpoint that sorts before it.
+        Without a guard, only log a checkpoint that sorts before its parent.
         """
         checkpoint_id = str(address.checkpoint_id)
         if checkpoint_id == parent_id:

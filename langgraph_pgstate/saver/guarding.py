@@ -1,4 +1,4 @@
-"""The guards of a saver's writes, chosen by its settings and by earlier writes of the same run."""
+"""The choice of guards for a saver's writes. A guard is a condition that PostgreSQL checks when it stores a write."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class GuardPolicy:
 
     def __init__(self, settings: GuardSettings) -> None:
         self.settings = settings
-        # Several runs may try to advance one checkpoint. The run is kept referenced, so that no other object gets its
-        # `id()`.
+        # By checkpoint and `id()` of a run: the checkpoint that the run stores after it, and the run. The reference to
+        # the run is kept, so that no other object gets its `id()`.
         self._advances: OrderedDict[tuple[Address, int], tuple[str, Any]] = OrderedDict()
         self._refused: OrderedDict[Address, StaleHeadError | CheckpointOrderError] = OrderedDict()
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class GuardPolicy:
         head = self._guards_head(held) and not is_explicit_fork(config, request.merged_metadata.get("source"))
         run = run_of(config)
         if head and request.parent is not None and run is not None:
-            # Remembered before the put is sent, because writes of the run's tasks may arrive at the same time.
+            # Remember this before the put is sent, because writes of the run's tasks may arrive at the same time.
             advance = (str(request.address.checkpoint_id), run)
             self._remember(self._advances, (request.parent, id(run)), advance)
         return self._guard(head, held)
@@ -82,7 +82,7 @@ class GuardPolicy:
         return None if own is None or own == guard.own_child else replace(guard, own_child=own)
 
     def note_stored(self, guard: Guard, held: HeldLease | None) -> None:
-        """Remember that a write was stored, and with it the renewal of the lease, if it was due."""
+        """Confirm the renewal of the lease if a write that was stored has also renewed the lease."""
         if held is not None and guard.renew_for is not None:
             held.confirm(guard.asked_at, guard.renew_for)
 

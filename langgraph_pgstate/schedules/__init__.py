@@ -1,4 +1,4 @@
-"""Schedules, which enqueue runs at their ticks."""
+"""Schedules, which enqueue runs at the times of a cron expression."""
 
 from typing import TYPE_CHECKING
 

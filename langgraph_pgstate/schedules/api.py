@@ -1,4 +1,4 @@
-"""Schedules, which enqueue runs at their ticks."""
+"""Schedules, which enqueue runs at the times of a cron expression."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from langgraph_pgstate.scopes import Scope
 
 
 class AsyncSchedules:
-    """Schedules, each of which enqueues a run of a graph at its ticks.
+    """Schedules. A schedule enqueues a run of a graph at its ticks, the times of its cron expression.
 
     Every worker fires the schedules of all graphs. An application without a worker calls `fire`.
 
@@ -62,7 +62,7 @@ class AsyncSchedules:
         command: Command[Any] | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Store a schedule, or replace the schedule of this name. Safe to repeat, at each start of an application.
+        """Store a schedule, or replace the schedule of this name. Safe to repeat at each start of an application.
 
         A paused schedule stays paused. The next tick is kept unless the expression or the time zone changes.
 
@@ -211,7 +211,7 @@ class AsyncSchedules:
 
         Args:
             name: Name of the schedule.
-            scope: Metadata that the schedule must contain, because the caller may see only these.
+            scope: Metadata that the schedule must contain; a schedule without them is not deleted.
 
         Returns:
             Whether there was a schedule of this name.
@@ -219,7 +219,7 @@ class AsyncSchedules:
         return await self._database.run(schedules.delete, self._queries, name_of("name", name), request_scope(scope))
 
     async def fire(self) -> tuple[AsyncRunHandle, ...]:
-        """Enqueue runs for the ticks that have come, of at most 100 schedules. Workers do this twice a second.
+        """Enqueue runs for the due ticks of at most 100 schedules. Workers do this twice a second.
 
         Safe in many processes at once, because each tick has one run. A schedule whose thread is locked is left for the
         next call. A schedule whose time zone this machine does not know is left to another machine; its `last_error`

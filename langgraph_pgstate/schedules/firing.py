@@ -1,4 +1,4 @@
-"""Runs of schedules, enqueued when their ticks come or at once."""
+"""Enqueueing of the runs of schedules, at their ticks or at once."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _RUN_IDS: Final = uuid5(NAMESPACE_URL, "langgraph-pgstate:schedules")
 async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[str]:
     """Return schedules whose next tick has come, the longest due first. One round trip, or several.
 
-    A schedule is left out if `fire` has noted that its ticks cannot be computed here: this machine does not know its
-    time zone, or its cron expression is not usable. So it does not keep other schedules from being found.
+    A schedule is left out if its `last_error` says that this machine cannot compute its ticks, because the time zone is
+    not known or the cron expression is not usable. Such a schedule stays due, and would hide other schedules.
     """
     found: list[str] = []
     at, last = FIRST, ""

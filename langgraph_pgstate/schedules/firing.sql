@@ -23,7 +23,7 @@ WHERE s.name = :name::text AND s.next_at <= now()
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: move_schedule
--- Set the next tick of a schedule. Unless the last tick was skipped, also set its run or its error.
+-- Set the next tick of a schedule. If a tick was due, also set its run or its error.
 UPDATE /*schema*/schedules SET
     next_at = :next_at::timestamptz, last_at = coalesce(:last_at::timestamptz, last_at),
     last_thread_id = coalesce(:thread_id::text, last_thread_id), last_run_id = coalesce(:run_id::text, last_run_id),

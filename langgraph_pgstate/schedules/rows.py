@@ -1,4 +1,4 @@
-"""Schedules: stored, changed, listed, paused and deleted. `firing.py` enqueues their runs."""
+"""Operations that store, change, list, pause and delete schedules. `firing.py` enqueues their runs."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def request_changes(codec: ValueCodec, name: str, changes: ScheduleChanges) -> S
     row = _columns(given)
     run = request_run(codec, _ANY_GRAPH, given.get("input"), given.get("command"), **options_of_runs(given))
     if given.keys() & _OF_THE_PLACE:
-        raise ConfigurationError("the thread of a schedule cannot be changed: create another schedule")
+        raise ConfigurationError("thread_id and checkpoint_id of a schedule cannot be changed: create another schedule")
     names = frozenset(given) - _OF_A_SCHEDULE | {name for name in ("input", "command") if name in given}
     # A new input replaces a command, and a new command replaces an input.
     names |= {"input", "command"} if names & {"input", "command"} else set()
@@ -171,11 +171,11 @@ def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _readable(metadata: Any, given: Any, scope: Any) -> dict[str, Any]:
-    """Return the metadata that may be stored in clear text: all, or only the part that a scope compares."""
+    """Return the metadata to store in clear text: all, or only the keys of the scope if the serializer may encrypt."""
     if metadata is None:
         names = {name for one in ([scope] if isinstance(scope, Mapping) else scope or ()) for name in one}
         metadata = {name: given[name] for name in names if name in (given or {})}
-    # The runs' threads get these metadata. LangGraph strips NULs from metadata, which could name another owner.
+    # LangGraph strips NULs from the metadata of runs. So text with a NUL could become the name of another owner.
     refuse_nul("metadata", given or {})
     return dict(metadata)
 
@@ -205,7 +205,7 @@ async def put(db: Connection, queries: Queries, request: ScheduleRequest) -> Sch
 async def change(db: Connection, queries: Queries, codec: ValueCodec, change: ScheduleChange) -> Schedule:
     """Change the named fields of a schedule. One transaction; safe to repeat.
 
-    The next tick is kept unless the expression or the time zone changes, or there was none.
+    The next tick is kept unless the expression or the time zone changes, or the schedule had no next tick.
 
     Raises:
         NotFoundError: If there is no schedule of this name in scope.

@@ -105,7 +105,7 @@ WHERE (:name::text IS NULL OR s.name = :name)
     ));
 
 -- name: lock_schedule
--- Lock a schedule that a caller may change until the transaction ends. Return it with the current time.
+-- Lock a schedule whose metadata contain `scope` until the transaction ends. Return it with the current time.
 -- opens: schedules.data
 -- opens: schedules.metadata
 -- matches: schedules.metadata from scope
@@ -121,13 +121,13 @@ UPDATE /*schema*/schedules SET next_at = :next_at::timestamptz, is_paused = :is_
 WHERE name = :name::text;
 
 -- name: delete_schedule
--- Delete a schedule that a caller may delete.
+-- Delete a schedule whose metadata contain `scope`.
 -- matches: schedules.metadata from scope
 DELETE FROM /*schema*/schedules
 WHERE name = :name::text AND (:scope::text[] IS NULL OR metadata @> ANY(:scope::text[]::jsonb[]));
 
 -- name: delete_schedules_of
--- Delete the schedules on a thread that clients of the server have created.
+-- Delete those schedules of a thread that clients of the server have created.
 -- leaves: schedules.metadata
 DELETE FROM /*schema*/schedules
 WHERE thread_id = :thread_id::text AND (owner_id IS NOT NULL OR metadata ? 'assistant_id');

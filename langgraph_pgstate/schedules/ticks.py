@@ -1,4 +1,4 @@
-"""The ticks of cron expressions, with daylight saving time. No I/O."""
+"""The ticks of cron expressions, which are the times at which schedules enqueue runs. No I/O."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def _zones() -> frozenset[str]:
 def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetime]:
     """Yield the ticks of a cron expression after a moment, in UTC.
 
-    If clocks skip an hour, fixed times in it come once, right after it. If clocks repeat an hour, fixed times come in
-    the first of the two hours. An expression with `*` for minutes or hours ticks in both hours.
+    If clocks skip an hour, fixed times in this hour come once, right after the hour. If clocks repeat an hour, fixed
+    times come in the first of the two hours. An expression with `*` for minutes or hours ticks in both hours.
 
     Raises:
         ConfigurationError: If the expression is not usable.
@@ -57,7 +57,7 @@ def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetim
     try:
         for local in CronSim(cron, moment.astimezone(zone)):
             tick = local.astimezone(UTC)
-            # CronSim begins with the first of two equal hours, even in the second hour.
+            # If clocks repeat an hour, CronSim yields ticks of the first hour even if it starts in the second.
             if tick > last:
                 last = tick
                 yield tick
@@ -107,7 +107,7 @@ def ticks_until(cron: str, zone: ZoneInfo, after: datetime, until: datetime) -> 
 
 
 def first_tick(cron: str, zone: ZoneInfo, moment: datetime, end_at: datetime | None = None) -> datetime | None:
-    """Return the first tick after a moment; `None` if there is none within 50 years or until an end."""
+    """Return the first tick after a moment; `None` if there is none within 50 years or until `end_at`."""
     tick = next(ticks_after(cron, zone, moment), None)
     return None if tick is None or (end_at is not None and tick > end_at) else tick
 

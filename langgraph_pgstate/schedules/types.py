@@ -74,7 +74,7 @@ class ScheduleOptions(EnqueueOptions, total=False):
         end_at: Time after which there are no ticks; no end by default.
         paused: Whether the schedule is paused; by default unchanged, and false for a new schedule.
         thread_ttl: How long the new threads of its runs are kept after their last activity; for ever by default.
-        scope: Metadata that a changed schedule must contain, because the caller may see only these.
+        scope: Metadata that a schedule must contain; a schedule without them is not changed.
         owner_id: User of the server who owns the schedule; none by default.
     """
 

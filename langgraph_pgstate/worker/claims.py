@@ -1,4 +1,4 @@
-"""Claims of one worker on its queues, and runs that must be alone in a process."""
+"""Claims of runs by one worker. A run whose earlier workers died must be alone in its process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langgraph_pgstate.schema.queries import Queries
 
 
 class Isolation:
-    """The workers of this process that have runs, and the worker whose run is alone. Thread-safe."""
+    """The workers of this process that have runs, and the worker whose run must be alone in it. Thread-safe."""
 
     def __init__(self) -> None:
         self.reset()
@@ -71,7 +71,7 @@ class Claimer:
         graphs: Graphs that the worker runs.
         versions: For each graph, the accepted versions. Runs without a version are always accepted.
         ttl: Seconds until the leases of claimed runs expire.
-        poll: Seconds after which keys that were at their limits are checked again.
+        poll: Seconds after which queue keys that were at their limits are checked again.
 
     Attributes:
         asked_at: Time at which the last claim began, by `lease_clock`.
@@ -91,8 +91,8 @@ class Claimer:
         self.asked_at = 0.0
         self._limited: set[str] = set()
         self._waiting: set[str] = set()
-        # By queue, whether runs that must be alone in a process may wait. At first this is unknown, because an earlier
-        # worker may have died.
+        # By queue, whether it may have runs that must be alone. A queue that is missing here may have such runs, too,
+        # because workers may have died before.
         self._suspects: dict[str, bool] = {}
         self._ended: dict[str, set[str]] = {}
         self._cursors: dict[str, str | None] = {}
@@ -110,7 +110,7 @@ class Claimer:
         return bool(self._waiting)
 
     def ended(self, claimed: ClaimedRun) -> None:
-        """Remember that a run has ended, so that its key may be below its limit."""
+        """Remember that a run has ended. The limit of its queue key may now allow another run."""
         if claimed.queue in self._limited and claimed.queue_key:
             self._ended.setdefault(claimed.queue, set()).add(claimed.queue_key)
 
@@ -173,7 +173,7 @@ class Claimer:
         return claims.runs
 
     def _open(self, database: Database, queue: str) -> None:
-        """Make runs that waited for limits claimable, every `poll` seconds: other workers' runs may have ended."""
+        """Check the limits of waiting runs every `poll` seconds, because other workers' runs may have ended."""
         now = time.monotonic()
         if now >= self._opened_at.get(queue, float("-inf")) + self._poll:
             cursor = self._cursors.get(queue) or ""

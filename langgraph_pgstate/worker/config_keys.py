@@ -71,20 +71,21 @@ KEYS: Final[Mapping[str, Use]] = {
     "webhooks": "used",
     "ui": "warned",
 }
-"""The keys by path. A key stands for all keys below it. Keys of the use `image` only matter when an image is built.
+"""The use of each key, by path. A `refused` key raises an error, and a `warned` key is logged. A key of the use
+`image` only matters when an image is built.
 
-The code that reads `webhooks` checks the keys below it.
+A key stands for all keys below it. The code that reads `webhooks` checks the keys below `webhooks`.
 """
 
 NOTES: Final[Mapping[str, str]] = {
     "dependencies": "local directories are searched for modules",
-    "env": "PGSTATE_DSN, PGSTATE_RECORD_CONTENT, PGSTATE_PROJECT and those of webhooks; other PGSTATE_* are logged",
+    "env": "PGSTATE_DSN, PGSTATE_RECORD_CONTENT, PGSTATE_PROJECT and PGSTATE_WEBHOOK_*; other PGSTATE_* are logged",
     "store.index.embed": "a model, or a function like ./embed.py:embed",
     "checkpointer.path": "except langgraph_pgstate.agent_server:checkpointer",
     "checkpointer.ttl.strategy": "delete, or keep_latest: all but the newest checkpoints are pruned",
-    "checkpointer.ttl.default_ttl": "from a thread's first checkpoint on",
-    "store.ttl.sweep_interval_minutes": "every minute, by workers; expired items are never returned",
-    "checkpointer.ttl.sweep_interval_minutes": "every minute, by servers that run a worker",
+    "checkpointer.ttl.default_ttl": "minutes, counted from a thread's first checkpoint",
+    "store.ttl.sweep_interval_minutes": "workers delete expired items every minute; expired items are never returned",
+    "checkpointer.ttl.sweep_interval_minutes": "servers that run a worker delete expired threads every minute",
     "checkpointer.serde": "it does not change which types are rebuilt",
     "auth.disable_studio_auth": "every request is authenticated, as if it were true",
     "auth.openapi": "/openapi.json names no security schemes",
@@ -96,7 +97,7 @@ NOTES: Final[Mapping[str, str]] = {
     "http.disable_a2a": "there is no /a2a",
     "http.disable_meta": "all but /ok",
     "http.disable_ui": "the inspector",
-    "http.configurable_headers": "without it, no header; a header overrides the body",
+    "http.configurable_headers": "by default, no header; a header overrides the body",
     "http.logging_headers": "no header is logged",
     "http.mount_prefix": "like /api, before every path",
     "webhooks": "each key is used or refused; url.max_url_length is refused",

@@ -44,7 +44,7 @@ class Control:
     """The control thread of one worker.
 
     Args:
-        dsn: The server.
+        dsn: Connection string of the PostgreSQL server.
         tenant: The tenant whose runs the worker executes. `None` for the runs of all tenants, or if tenants are not
             kept apart.
         prepare_threshold: As in `ConnectionOptions`.
@@ -52,12 +52,12 @@ class Control:
         graphs: Names of the graphs that the worker runs.
         settings: The worker's settings.
         recording: Settings for recorded errors.
-        begin: Starts executions, each of which ends with a call of `report`. Must not block.
+        begin: Starts executions. Each execution ends with a call of `report`. Must not block.
         interrupt: Cancels an execution. Returns whether it can be cancelled; the code must then end soon.
         check_tenants: Raises if the worker cannot serve several tenants.
         forget: Called with a tenant that has no runs any more. Must not block.
-        codec: Encodes requests.
-        webhooks: Secret of webhooks, and the allowed targets.
+        codec: Encodes requests for runs.
+        webhooks: Settings of webhooks: the secret, and the allowed targets.
         adopts: Whether crashed runs that were not enqueued are taken over.
         keys: The data keys of the state; `None` without encryption.
     """
@@ -101,7 +101,7 @@ class Control:
             self._wake_webhooks,
             adopts,
         )
-        # The tenants that the worker serves in turns; `None` if it has one lane.
+        # The lanes of a worker that serves all tenants; `None` if the worker has a single lane.
         self._tenants: TenantLanes | None = None
         self._is_once = self._is_drain_logged = False
         self._started = threading.Event()

@@ -1,4 +1,4 @@
-"""Ending runs of a worker in the queue, after their executions have reported."""
+"""The ends of a worker's runs, which the control thread writes to the queue after the executions."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Ender:
         note_end: Called with each execution whose run has ended in the queue, or was requeued.
         leave: Called with each execution whose run is left until its lease expires.
         left: Keeps the leases of ended runs whose code still runs.
-        ttl: Seconds for which such a lease is renewed.
-        follow: Returns the run that follows a run that has succeeded.
+        ttl: Seconds for which a lease in `left` is renewed.
+        follow: Returns the request to enqueue after a run has succeeded; `None` if no run follows.
 
     Attributes:
         given_back: Number of runs that were requeued.
@@ -81,7 +81,7 @@ class Ender:
         for _ in range(number):
             execution, outcome = self._reports[0]
             if outcome.kind == "rollback" and not execution.refuses_writes and self._left.is_left(execution):
-                # A rollback waits for the run's code, which must not store anything after the deletion.
+                # Wait for the run's code, because it must not store anything after the rollback.
                 self._reports.rotate(-1)
                 continue
             is_ended = execution.refuses_writes or self.try_to_end(database, execution, outcome)
@@ -174,7 +174,7 @@ class Ender:
                     shown = outcome.error if database.keys is None else None
                     again = again if shown is not None else f": {type(outcome.error).__name__}{again}"
                     log.warning("run %s of thread %s failed%s", *names, again, exc_info=shown)
-            # The run may have ended before the worker read that it must be rolled back.
+            # `finish` also returns false if a rollback was requested that this worker has not read yet.
             is_mine = is_mine or run(ending.roll_back, queries, key)
         if not is_mine or outcome.kind == "leave":
             log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)

@@ -247,7 +247,7 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
         is_interrupted: Whether the execution ended with an interrupt.
     """
     stop = execution.stop
-    # `is_stopped` is also set for a run that this worker has ended. Then the lease may still be confirmed.
+    # `is_stopped` means that the lease was lost, except if `refuse_writes` has set it.
     is_unconfirmed = execution.held.is_stopped and not execution.refuses_writes
     if stop == "lost" or is_unconfirmed or isinstance(error, LeaseLostError | ThreadDeletedError):
         return RunOutcome("leave")
@@ -371,7 +371,7 @@ class GraphExecutor:
             options = {**stream.options, **_options_of(graph, config, request)}
             seconds = claimed.options.get("superstep_timeout")
             if seconds is not None:
-                # LangGraph also measures this time, but waits for the threads of the superstep's nodes.
+                # LangGraph also measures this time, but then it waits for nodes that still run in threads.
                 execution.supersteps = SuperstepClock(seconds)
             config = with_callbacks(config, LeaseCheck(execution.held), execution.supersteps, stream.handler)
             for chunk in graph.stream(input, config, control=execution.control, **options):
@@ -426,7 +426,7 @@ class GraphExecutor:
     def _prepare(self, name: str, graph: Graph) -> Graph:
         """Return a copy of a graph that uses the worker's saver and the recorder."""
         given = graph.checkpointer
-        # A strict graph gets a clone of the saver, which shares the saver's lease manager.
+        # With LANGGRAPH_STRICT_MSGPACK, a graph has a clone of the saver. The clone shares the lease manager.
         is_own = given in (None, True) or getattr(given, "lease_manager", None) is self._own_saver.lease_manager
         if not is_own:
             raise ConfigurationError(
@@ -488,8 +488,8 @@ def choose_step(
 def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
     """Return the config with which a run's graph is invoked.
 
-    The run's id is also at the place where the Agent Server puts it, so that checkpoints and records of the run can be
-    found by id.
+    The ids of the thread and the run are also in the metadata, where the Agent Server puts them, so that checkpoints
+    and records of the run can be found by id.
     """
     given: Mapping[str, Any] = request.config or {}
     ids = {"thread_id": claimed.thread_id, "run_id": claimed.run_id}
@@ -501,7 +501,6 @@ def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
         "graph_id": claimed.graph,
         **given.get("metadata", {}),
         **(request.metadata or {}),
-        # The recorder sees only metadata, so the ids are there, too.
         **ids,
         "run_attempt": claimed.attempt,
     }

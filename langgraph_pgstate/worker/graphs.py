@@ -397,8 +397,8 @@ def _import_file(file: Path) -> ModuleType:
         raise ConfigurationError(f"{file} must be a Python file")
     _search_in(file.parent)
     module = importlib.util.module_from_spec(spec)
-    # Types of the state are stored under the module's name, so that a process that imports the module normally finds
-    # them.
+    # Values are stored with the module name of their type. Register the name that a normal import would use, so that
+    # other processes find the type.
     sys.modules.setdefault(file.stem, module)
     spec.loader.exec_module(module)
     return module

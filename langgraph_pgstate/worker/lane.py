@@ -1,4 +1,4 @@
-"""The runs of one worker that are of one tenant, or all of its runs where tenants are not kept apart."""
+"""Lanes of a worker. A lane has the runs of one tenant, or all runs if tenants are not kept apart."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from langgraph_pgstate.worker.sweeps import Sweeps
 _TEND_SECONDS: Final = 2.0
 # Seconds between two messages that runs wait for data keys.
 _LOG_SECONDS: Final = 5.0
-# Seconds after which a cancelled task that has not ended counts as stuck, like its event loop.
+# If a cancelled task has not ended after these seconds, the task or its event loop counts as stuck.
 _STUCK_SECONDS: Final = 5.0
 
 log = logging.getLogger("langgraph_pgstate.worker")
@@ -44,12 +44,12 @@ class Duties:
     Attributes:
         worker_id: The worker.
         queries: The queries of the schema.
-        codec: Encodes requests.
+        codec: Encodes requests for runs.
         graphs: Names of the graphs that the worker runs.
         versions: For each graph, the accepted versions. Runs without a version are always accepted.
         settings: The worker's settings.
         recording: Settings for recorded errors.
-        begin: Starts executions, each of which ends with a call of the lane's `report`. Must not block.
+        begin: Starts executions. Each execution ends with a call of the lane's `report`. Must not block.
         interrupt: Cancels an execution. Returns whether it can be cancelled; the code must then end soon.
         wake: Makes the control thread do its next turn at once.
         wake_webhooks: Called with the tenant when one of its runs with a webhook has ended.
@@ -114,7 +114,7 @@ class Lane:
         failed_at: When the database was last not available, by the monotonic clock.
         has_news: Whether a notification may be about the lane's runs.
         claimed_all: Whether the lane's last claims found no run.
-        lacks_keys: Whether the lane's last claims lacked data keys, because the master key has not answered yet.
+        lacks_keys: Whether the lane's last claims failed because data keys of runs could not be decrypted in time.
     """
 
     def __init__(self, duties: Duties, database: Database) -> None:
@@ -152,7 +152,7 @@ class Lane:
         )
 
     def open(self) -> None:
-        """Store the worker, so that the tenant sees who serves it.
+        """Store the worker's row, so that the tenant sees the worker in its list of workers.
 
         Raises:
             PGStateError: If the database cannot be used.
@@ -169,7 +169,7 @@ class Lane:
         )
 
     def close(self) -> None:
-        """Delete the worker. It has no runs.
+        """Delete the worker's row of this tenant. Call this when the lane has no runs.
 
         Raises:
             PGStateError: If the database cannot be used.
@@ -211,7 +211,7 @@ class Lane:
         )
         if all(self._do(step) for step in steps):
             return True
-        # Runs must stop in time even if the database is not available. Most stops do not need it.
+        # Runs must stop in time even if the database is not available. Most stops do not need the database.
         with suppress(PGStateError):
             self.stop_due()
         return False
@@ -266,7 +266,7 @@ class Lane:
     def _notify_of_ends(self) -> None:
         self.ender.notify(self._database)
         if self.tenant is not None and self.ender.given_back > self._given_back:
-            # The notification makes workers of all tenants check this tenant's queue.
+            # This notification makes workers that serve all tenants check this tenant's queue.
             self._given_back = self.ender.given_back
             with suppress(PGStateError):
                 self._database.run_once(enqueue.notify, self._queries)
@@ -307,13 +307,13 @@ class Lane:
                 self._ask(self.executions[key], how)  # type: ignore[arg-type]
         self._left &= tended.unknown
         for key in tended.unknown - self._left:
-            # The run was claimed, but the response was lost.
+            # The run was claimed, but the response was lost. Requeue the run.
             self._database.run(ending.give_back, self._queries, key)
         if not duties.is_draining and self._database.run(tending.is_drain_asked, self._queries, duties.worker_id):
             self._drain_asked()
 
     def _drain_asked(self) -> None:
-        """Drain the worker, unless it serves all tenants: one tenant must not drain it."""
+        """Drain the worker. If it serves all tenants, ignore the request, because one tenant must not stop it."""
         if not self._duties.serves_tenants:
             self._duties.draining_since = time.monotonic()
 

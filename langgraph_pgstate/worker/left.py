@@ -45,7 +45,7 @@ class LeftRuns:
         return min(self._renewed_at + self._ttl / 4, *ends)
 
     def force(self) -> None:
-        """Stop waiting for code."""
+        """Release the leases in the next turn, even if code still runs."""
         self._is_forced = True
 
     def is_left(self, execution: RunExecution) -> bool:

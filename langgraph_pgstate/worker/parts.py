@@ -38,14 +38,14 @@ def run_state() -> Any:
 
 
 class Part(NamedTuple):
-    """The objects with which runs are executed.
+    """The objects with which a worker executes the runs of one tenant.
 
     Attributes:
         state: The state.
         saver: The saver whose runs write under leases.
         executor: Executes runs.
         writer: Stores events.
-        stores: Memories that the part has opened.
+        stores: Memory stores that the part has opened for its tenant.
     """
 
     state: Any

@@ -63,7 +63,7 @@ def repair_tool_calls(state: StateSnapshot, input: Any) -> Any:
 
 def unanswered_calls(messages: Sequence[AnyMessage], state: StateSnapshot) -> list[BaseMessage]:
     """Return a result for each unanswered tool call of the model's newest message."""
-    # These writes are visible in the state, but LangGraph drops them when a run starts with a new input.
+    # Use results from pending writes, because LangGraph drops these writes when a run starts with a new input.
     pending = {answer.tool_call_id: answer for task in state.tasks for answer in _tool_messages(task.result)}
     answered: set[str] = set()
     for message in reversed(messages):

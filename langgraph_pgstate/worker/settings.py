@@ -12,7 +12,7 @@ from langgraph_pgstate.options import MAX_LEASE_SECONDS
 from langgraph_pgstate.runs.options import WorkerOptions
 
 KEY_SECONDS: Final = 0.2
-"""Seconds that a thread that serves all runs waits for a master key, before it goes on with other work."""
+"""Seconds that a thread which serves many runs waits for a master key. Then the thread goes on with other work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class WorkerSettings:
 
     @classmethod
     def of(cls, options: WorkerOptions) -> Self:
-        """Check options.
+        """Return the settings of some options.
 
         Raises:
-            ConfigurationError: If one is not usable.
+            ConfigurationError: If an option is not usable.
         """
         known = {field.name for field in fields(cls)}
         given: dict[str, Any] = {name: value for name, value in options.items() if name in known}
@@ -51,7 +51,7 @@ class WorkerSettings:
             value = getattr(settings, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not is_number or not least <= value <= MAX_LEASE_SECONDS:
-                raise ConfigurationError(f"{name} must be {least} seconds or more, not {value!r}")
+                raise ConfigurationError(f"{name} must be {least} to {MAX_LEASE_SECONDS:.0f} seconds, not {value!r}")
         if not settings.queues:
             raise ConfigurationError("queues must name at least one queue")
         return settings

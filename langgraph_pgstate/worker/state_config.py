@@ -48,7 +48,7 @@ def load_state_config(file: Path | None) -> StateConfig:
     """Return the options of a state. The file's environment must be loaded before.
 
     Raises:
-        ConfigurationError: If one is malformed.
+        ConfigurationError: If an option is malformed.
     """
     found: StateConfig = {}
     if not _flag("PGSTATE_RECORD_CONTENT"):
@@ -64,9 +64,10 @@ def load_state_config(file: Path | None) -> StateConfig:
 
 
 def load_encryption(file: Path) -> Encryption | None:
-    """Return the encryption of a `langgraph.json`: the blob handlers of LangGraph's `Encryption` wrap the data keys.
+    """Return the encryption of a `langgraph.json`. The blob handlers of LangGraph's `Encryption` encrypt the data keys.
 
-    `PGSTATE_ENCRYPTION_KEYS` takes precedence. The other variables name the scope and the keys that stay readable.
+    Return `None` if `PGSTATE_ENCRYPTION_KEYS` is set. The other variables set the scope and the keys that stay
+    readable.
 
     Raises:
         ConfigurationError: If the object cannot be found, or has handlers that are not supported.
@@ -158,7 +159,7 @@ def load_webhook_settings(file: Path) -> WebhookSettings:
     unknown = [f"webhooks.{name}" for name in config if name not in ("env_prefix", "url", "headers")]
     unknown += [f"webhooks.url.{name}" for name in url if name not in (*_RULES, "disable_loopback")]
     if url.get("disable_loopback") is False:
-        # This server takes no webhook without a host, so it cannot allow loopback calls.
+        # In LangGraph, a webhook without a host calls the server itself. Here a webhook must have a host.
         unknown.append("webhooks.url.disable_loopback = false")
     if unknown:
         raise ConfigurationError(f"{unknown[0]} of langgraph.json is not supported")

@@ -1,8 +1,8 @@
 """Writing of the events of the runs that a worker executes.
 
-The events of all runs are stored together, every 50 ms. The transactions of a run's checkpoints and task writes store
-its events, too, so that work which is not repeated after a crash has its events. The end of a run stores the run's last
-events. Events that come before a checkpoint wait a little longer, to be stored with it.
+The events of all runs are stored together, every 50 ms. A transaction that stores a checkpoint or task writes also
+stores the run's events until then. So work that is not repeated after a crash has its events. The end of a run stores
+the run's last events. Events that come before a checkpoint wait a little longer, to be stored with it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RunStream:
 
     Attributes:
         options: Arguments of `graph.stream` for the modes that are stored or that the worker needs.
-        handler: Notes the graph's events, if the mode `events` is stored.
+        handler: Adds the graph's events, if the mode `events` is stored.
         is_repeated: Whether LangGraph streams events of a finished task again when its superstep is resumed.
 
     Args:
@@ -81,7 +81,7 @@ class RunStream:
         self._has_namespaces = request.stream_subgraphs
         self._step = self._told_step = streams.NO_STEP
         self._changed = threading.Condition()
-        # Encoded events, each with the superstep to which it belongs. At a boundary, `_step` is already greater.
+        # Encoded events, each with its superstep. After a superstep's checkpoint, `_step` is already the next one.
         self._events: list[tuple[bytes, int]] = []
         self._frozen: deque[EventBatch] = deque()
         self._bytes = self._frozen_to = 0
@@ -170,7 +170,7 @@ class RunStream:
             reader = (loop, loop.create_future())
             with self._changed:
                 self._readers.append(reader)
-            # Events may have been stored before the future was in the list, and then nobody completes it.
+            # If the events were stored before the future was in the list, nothing completes the future.
             if self._is_full:
                 await reader[1]
 
@@ -194,8 +194,8 @@ class RunStream:
     def send(self, transaction: Hashable) -> list[EventBatch]:
         """Return the batches to store in a transaction of the saver. Call `note_commit` after its commit."""
         batches = self.freeze()
-        # An earlier, failed transaction may have had this id. `_frozen_to` is not used, because another OS thread may
-        # have frozen more events since.
+        # Replace the number of a failed transaction that had the same id. `_frozen_to` is not used, because another OS
+        # thread may have frozen more events since.
         self._sent[transaction] = batches[-1].position + batches[-1].length if batches else 0
         return batches
 
@@ -268,10 +268,10 @@ def _resolve(reader: asyncio.Future[None]) -> None:
 class StreamWriter:
     """An OS thread that stores the events of a worker's runs, with its own connection. Thread-safe.
 
-    It is also the hook of the worker's saver.
+    The worker's saver calls it as a hook before and after it stores checkpoints and writes.
 
     Args:
-        dsn: The server.
+        dsn: Connection string of the PostgreSQL server.
         tenant: The tenant of the runs; `None` if tenants are not kept apart.
         prepare_threshold: As for the connections of graphs; see `ConnectionOptions`.
         queries: The queries of the schema.
@@ -299,7 +299,7 @@ class StreamWriter:
         self._database: tuple[Database, Database] | None = None
 
     def for_tenant(self, tenant: str) -> StreamWriter:
-        """Return a writer for the runs of a tenant, which shares the thread and the connection of this one."""
+        """Return a writer for the runs of a tenant. It shares the thread and the connection of this writer."""
         made = StreamWriter(self._dsn, tenant, self._prepare_threshold, self._queries, self._codec)
         made._owner, made._wake, made._members = self, self._wake, set()
         with self._lock:
@@ -309,8 +309,8 @@ class StreamWriter:
     def open(self, claimed: ClaimedRun, request: RunInput) -> RunStream:
         """Return the stream of a run that is about to execute.
 
-        The stream is closed if a later execution of the same thread has one: this run then no longer belongs to the
-        worker.
+        If a later execution of the same thread has a stream already, the returned stream is closed, because this run no
+        longer belongs to the worker.
         """
         stream = RunStream(self._codec, claimed, request, self._wake)
         if not stream.has_events:
@@ -318,12 +318,12 @@ class StreamWriter:
         with self._lock:
             newer = self._streams.get(claimed.thread_id)
             if newer is not None and newer.key.fencing_token > claimed.key.fencing_token:
-                # A replaced stream's events would never be stored, and its run could wait for ever.
+                # Events of this stream would never be stored, and its run could wait for ever.
                 stream.close()
                 return stream
             self._streams[claimed.thread_id] = stream
         self._owner.start()
-        # The first event may have woken the thread before the stream was registered.
+        # Wake the thread again, because it may have seen the first event before the stream was registered.
         self._wake.set()
         return stream
 

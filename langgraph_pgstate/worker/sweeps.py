@@ -1,4 +1,4 @@
-"""Periodic work on the whole queue by every worker: lost runs, due runs, schedules, and default answers."""
+"""Periodic work of every worker on the whole queue, such as requeueing lost runs and firing schedules."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Sweep:
 
     Args:
         seconds: The interval.
-        work: The work. If the database is not available, it stays due. Any other error is logged, and the worker goes
-            on.
+        work: The function to call. An error about one row is logged, and the worker goes on. Any other error is raised,
+            and the work stays due.
 
     Attributes:
         due_at: Time at which the work is next due, by the monotonic clock.
@@ -65,10 +65,10 @@ class Sweeps:
     Args:
         database: The database of the worker's control thread.
         queries: The queries of the schema.
-        codec: Encodes requests.
+        codec: Encodes requests for runs.
         graphs: Names of the graphs that the worker runs.
         settings: The worker's settings.
-        turn_seconds: Maximum seconds of one sweep. The same thread must renew leases.
+        turn_seconds: Maximum seconds of one sweep, because the same thread must renew leases.
         adopts: Whether crashed runs that were not enqueued are taken over.
 
     Attributes:
@@ -101,7 +101,7 @@ class Sweeps:
 
     @property
     def due_at(self) -> float:
-        """Time at which sweeps need a turn of the thread, by the monotonic clock. Most sweeps wait for any turn."""
+        """Time at which the control thread must wake for a sweep. Most sweeps wait until it wakes anyway."""
         return min(sweep.due_at for sweep in self._first)
 
     def _recover(self) -> None:
@@ -121,7 +121,7 @@ class Sweeps:
         self._database.run(tending.make_due, self._queries)
 
     def _fire(self) -> None:
-        """Enqueue runs of schedules whose ticks have come."""
+        """Enqueue runs of schedules that are due."""
         due = self._database.run(firing.find_due, self._queries, _BACKLOG)
         self._do_each(firing.fire, [(name,) for name in due])
 
@@ -131,7 +131,7 @@ class Sweeps:
         self._do_each(answers.answer_by_default, due)
 
     def _delete_deleted(self) -> None:
-        """Delete runs that have deleted their threads, until the sweep's time is over."""
+        """Delete the rows of runs that have deleted their threads, until the sweep's time is over."""
         until = time.monotonic() + self._turn_seconds
         try:
             while self._database.run(ending.sweep, self._queries, _BACKLOG) == _BACKLOG and time.monotonic() <= until:

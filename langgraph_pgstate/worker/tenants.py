@@ -1,4 +1,4 @@
-"""The tenants that one worker serves in turns: which of them have work, and how they share the worker's executions."""
+"""A worker that serves all tenants: how it finds tenants with work, and divides its `concurrency` among them."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ A tenant is checked earlier after a notification, or when its work becomes due a
 """
 # Maximum number of tenants checked per second, so that the database has time for runs.
 _LOOKS_PER_SECOND: Final = 300.0
-# Maximum number of tenants to check, and to sweep, in one turn. The same thread must renew leases in time.
+# Maximum number of tenants to check, and to sweep, in one turn of the control thread, which must also renew leases.
 _MOST_LOOKS: Final = 500
 _MOST_SWEEPS: Final = 10
-# Minimum number of seconds between two checks of a tenant with work that stays due.
+# Minimum number of seconds until a tenant with due work is checked again. Work that failed stays due.
 _REST_SECONDS: Final = 2.0
 # Seconds for which a lane without runs stays open, and the maximum number of such lanes.
 _IDLE_SECONDS: Final = 10.0
 _MOST_IDLE: Final = 50
 # Minimum number of seconds before the list of tenants is read again because of an unknown tenant.
 _LIST_SECONDS: Final = 0.5
-# Seconds after which a claim that found too few runs is repeated. Other workers may have been claiming.
+# Seconds until a tenant is checked again because another worker was claiming its runs.
 _SOON_SECONDS: Final = 0.02
 
-# A failure that took this many seconds is blamed on the database, not on one tenant.
+# If the work of a tenant fails after this many seconds, the database counts as unavailable for all tenants.
 _SLOW_SECONDS: Final = 0.5
 
 log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class TenantLanes:
-    """The lanes of a worker that serves all tenants. Only tenants with work have a lane.
+    """The lanes of a worker that serves all tenants. A lane executes one tenant's runs. It is closed when it is idle.
 
-    Tenants with waiting runs take turns. A tenant gets its share of the free executions, and then moves to the end of
-    the queue. So a tenant with a single run waits for at most one turn of each other tenant.
+    Tenants with runs to claim wait in a list. The first tenant claims its share of the runs that the worker may begin,
+    and moves to the end of the list. So a tenant with a single run waits for at most one claim of each other tenant.
 
     Args:
         duties: State that the lanes share.
@@ -86,7 +86,7 @@ class TenantLanes:
         self._idle_since: OrderedDict[str, float] = OrderedDict()
 
     def notice(self, key: str) -> None:
-        """Check a tenant in the next turn. Any thread may call it."""
+        """Check the tenant of a notification's key in the next turn. Any thread may call this method."""
         self._notices.append(key)
 
     @property
@@ -98,7 +98,7 @@ class TenantLanes:
         return min([*lanes, *([self._heap[0][0]] if self._heap else ())], default=float("inf"))
 
     def turn(self) -> bool:
-        """Do the work that is due in all lanes. Return whether no tenant is known to have runs to claim."""
+        """Do the work that is due in all lanes. Return whether all tenants were checked, and none has more work now."""
         try:
             is_available = self._turn_lanes()
             if is_available and not self._duties.is_draining:
@@ -121,23 +121,23 @@ class TenantLanes:
             if not lane.is_busy:
                 continue
             if not is_available:
-                # Another call would wait for the unavailable database as long as the last one.
+                # Waiting again for the unavailable database would take as long as before. So only stop runs in time.
                 lane.stop_due()
                 continue
             before, began_at, tenant = len(lane.executions), time.monotonic(), str(lane.tenant)
             if not lane.turn():
                 self.failed_at = lane.failed_at
                 is_available = time.monotonic() < began_at + _SLOW_SECONDS
-                # In the next turn, the lanes that did not fail come first.
+                # Move the failed lane to the end, so that it does not delay the others in the next turn.
                 self._duties.lanes[tenant] = self._duties.lanes.pop(tenant)
             is_due = time.monotonic() >= self._claimed_at.get(tenant, 0.0) + self._duties.settings.poll
             if is_due or len(lane.executions) < before:
-                # The next run of a thread may be ready.
+                # The thread of an ended run may have another run to claim.
                 self._hungry.setdefault(tenant)
         return is_available
 
     def _look(self) -> None:
-        """Check the tenants that were noticed, whose time has come, or that are next in the rotation."""
+        """Check the tenants that got a notification, have work due by now, or are next in the rotation."""
         now, found = time.monotonic(), dict[str, None]()
         self._read_notices(now, found)
         while self._heap and self._heap[0][0] <= now:
@@ -190,7 +190,7 @@ class TenantLanes:
             self._by_key.setdefault(wake_key(name, ""), name)
 
     def _look_at(self, names: Iterable[str]) -> None:
-        """Note which of the named tenants have work now, and when the others will have work."""
+        """Read from the database which of some tenants have work now, and when the others will have work."""
         duties, asked = self._duties, [*names]
         for begin in range(0, len(asked), _MOST_LOOKS):
             page = asked[begin : begin + _MOST_LOOKS]
@@ -220,7 +220,7 @@ class TenantLanes:
             heapq.heappush(self._heap, (at, tenant))
 
     def _lane_of(self, tenant: str) -> Lane:
-        """Return the open lane of a tenant."""
+        """Return the lane of a tenant. Open it if the tenant has none."""
         lane = self._duties.lanes.get(tenant)
         if lane is None:
             lane = Lane(self._duties, of_tenant(self._database, tenant, self._duties.queries))
@@ -229,7 +229,7 @@ class TenantLanes:
         return lane
 
     def _sweep(self) -> None:
-        """Do the sweeps of some tenants, which may make runs ready."""
+        """Do the due sweeps of some tenants. A sweep may make runs ready to claim."""
         for _ in range(min(len(self._sweeping), _MOST_SWEEPS)):
             tenant, _ = self._sweeping.popitem(last=False)
             lane = self._lane_of(tenant)
@@ -240,10 +240,10 @@ class TenantLanes:
             self._hungry.setdefault(tenant)
 
     def _claim(self) -> None:
-        """Claim runs of the tenants in turns, as long as there is room."""
+        """Claim runs of one tenant after another, until the worker has `concurrency` runs or no tenant has more."""
         duties = self._duties
         if duties.alone is not None:
-            # The lane has a run that must be alone. Until that run has begun, no other tenant begins a run.
+            # A lane waits to begin a run that must be alone in this process. Until then, no other lane claims runs.
             duties.alone.claim(duties.room)
             if duties.alone is not None:
                 return
@@ -277,7 +277,7 @@ class TenantLanes:
                 self._look_again(tenant, now + _SOON_SECONDS)
 
     def _close_idle(self) -> None:
-        """Close the lanes that have had no run for some time. If many are idle, close the longest idle ones now."""
+        """Close lanes that were idle for `_IDLE_SECONDS`. If more than `_MOST_IDLE` are idle, close the oldest."""
         now = time.monotonic()
         for tenant, lane in self._duties.lanes.items():
             name = str(tenant)
@@ -285,7 +285,7 @@ class TenantLanes:
                 self._idle_since.pop(name, None)
             elif name not in self._idle_since:
                 self._idle_since[name] = now
-                # The runs may have left work for later, such as a retry.
+                # Check soon whether the ended runs have left work for later, such as a retry.
                 self._look_again(name, now + _SOON_SECONDS)
         surplus = len(self._idle_since) - _MOST_IDLE
         for name, since in [*self._idle_since.items()]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.state import AsyncPGState, PGState
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-# Seconds between attempts to embed memories that an index lacks.
+# Seconds between two searches for memories that have no embedding.
 _INDEX_SECONDS = 60.0
 
 log = logging.getLogger("langgraph_pgstate.worker")
@@ -80,7 +80,7 @@ class _Worker:
 
     @property
     def exit_code(self) -> int:
-        """The exit code for a supervisor: 0 if it drained, 128 and the signal's number if it was forced."""
+        """The exit code for a supervisor: 0 after a drain, 128 plus the signal's number if a second signal ended it."""
         return 128 + self._last_signal if self._signals > 1 and self._last_signal is not None else 0
 
     def stop(self) -> None:
@@ -102,7 +102,7 @@ class _Worker:
             threading.Thread(target=self._index, name="pgstate-index", daemon=True).start()
 
     def _index(self) -> None:
-        """Embed memories that indexes lack, at intervals, until the worker has ended."""
+        """Embed memories that have no embedding, at intervals, until the worker has ended."""
         with suppress(PGStateError):
             while not self._control.join(_INDEX_SECONDS):
                 try:
@@ -115,13 +115,13 @@ class _Worker:
         raise NotImplementedError
 
     def _memories(self) -> list[Any]:
-        """Return the memories to embed: of the tenants that are being served, or of the state."""
+        """Return the memory of each tenant that is being served, or else the memory of the state."""
         with self._lock:
             parts = [*self._parts.values()]
         return [part.state.memory for part in parts] if self._control.serves_tenants else [self._memory]
 
     def _part_of(self, execution: RunExecution) -> Part:
-        """Return the part with which a run is executed."""
+        """Return the `Part` of a run's tenant, with which the run is executed."""
         tenant = execution.tenant
         if tenant is None or tenant == self._tenant:
             return self._all.own
@@ -154,7 +154,7 @@ class _Worker:
 
 
 class Worker(_Worker):
-    """A worker that runs graphs in threads.
+    """A worker that runs graphs in OS threads.
 
     Each run has a lease on its thread. A run that has lost its lease stores nothing. A blocking node cannot be
     cancelled. When its run is stopped, the worker waits for the superstep boundary, at most for `drain_timeout`. Then
@@ -211,7 +211,7 @@ class Worker(_Worker):
         return self._run(once=True)
 
     def drain(self) -> None:
-        """Drain: stop claiming, requeue the current runs at their next superstep boundaries, and wait for this."""
+        """Stop claiming runs, requeue the current runs at their next superstep boundaries, and wait for the end."""
         self._control.drain()
         self._control.join()
 
@@ -241,7 +241,7 @@ class Worker(_Worker):
 
     def _begin(self, executions: Sequence[RunExecution]) -> None:
         for execution in executions:
-            # Threads of an executor would delay the interpreter's exit.
+            # Threads of a thread pool would delay the interpreter's exit.
             name = f"pgstate-run-{execution.key.run_id}"
             threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
 
@@ -312,7 +312,7 @@ class AsyncWorker(_Worker):
         await self.drain()
         for tenant in [*self._parts]:
             self._forget(tenant)
-        # Tasks that another thread has scheduled begin now.
+        # Let the event loop begin the tasks that the control thread has scheduled.
         await asyncio.sleep(0)
         await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.to_thread(self._writer.close)
