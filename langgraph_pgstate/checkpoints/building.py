@@ -40,7 +40,7 @@ def build_put(
     config: Mapping[str, Any] | None = None,
     guard: Guard | None = None,
 ) -> Batch:
-    """Return the statements that store a plan.
+    """Return the statements that store a planned checkpoint.
 
     Args:
         queries: The queries of the schema.

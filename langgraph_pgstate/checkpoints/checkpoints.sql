@@ -1,6 +1,6 @@
 -- name: put_checkpoint
--- Store a checkpoint, with an entry of the journal unless its id is null. Affects no row if the thread has no row, or
--- is archived. Fails if the checkpoint exists. This takes less time than a search before.
+-- Store a checkpoint, and an entry of the journal unless `entry_id` is null. Affects no row if the thread has no row,
+-- or is archived. Fails if the checkpoint exists. This takes less time than a search before.
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry
@@ -172,7 +172,7 @@ WITH base AS MATERIALIZED (
         user_id = coalesce(excluded.user_id, threads.user_id),
         tenant_id = coalesce(excluded.tenant_id, threads.tenant_id),
         updated_at = excluded.updated_at,
-        -- The cast fails with the text as the message.
+        -- If the thread is archived, the cast fails, with the text as the error's message.
         version = CASE WHEN threads.archived_at IS NULL THEN threads.version
             ELSE ('pgstate-guard:archived:' || threads.archive_id || ';')::integer END,
         -- Use UTC, because addition in the session's time zone is not immutable, as Citus requires here.
@@ -287,7 +287,7 @@ WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
     SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END FROM head
 )::integer[])
 UNION ALL
--- Use the collation of `c`, because with two collations the plan has two steps that append.
+-- Use the collation of the column `c`. With another collation, the plan would have a second step that appends.
 SELECT 2, w.task_id, w.task_path, w.checkpoint_id COLLATE "default", w.idx, w.data, NULL, NULL
 FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns

@@ -40,7 +40,7 @@ async def get_good_ancestor(
         queries: The queries of the schema.
         codec: Decodes values.
         address: The requested checkpoint; without an id, the newest of its namespace.
-        damage: The error that reading it raised.
+        damage: The error that reading the checkpoint raised.
         load: Converts the result of `get_tuple` for the caller.
 
     Returns:

@@ -30,7 +30,7 @@ _rules: Final[dict[str, MessageRules]] = {}
 
 
 class MessageRules(NamedTuple):
-    """The behaviour of a reducer of messages, where reducers differ.
+    """What a reducer of messages does in the cases where reducers differ.
 
     Attributes:
         hears_remove_all: Whether a `RemoveMessage` with the id `REMOVE_ALL_MESSAGES` empties the channel.

@@ -85,7 +85,7 @@ async def read_state(
         loaded = versions.upcast(loaded, found[0].state_version)
     values = {name: _unwrapped(value) for name, value in loaded.checkpoint["channel_values"].items()}
     if deltas := _delta_channels(loaded):
-        # A checkpoint without the channel's value: rebuild the value from the ancestors' writes.
+        # The checkpoint does not hold the values of these channels. Rebuild them from the ancestors' writes.
         history = await get_delta_channel_history(db, queries, codec, found[0].address, deltas, versions or UNVERSIONED)
         values |= {name: delta_channels.value_of(name, received) for name, received in history.items()}
     return loaded, values
@@ -238,7 +238,7 @@ def _compare_lists(
 
 
 def _is_equal(before: Any, after: Any, depth: int) -> bool:
-    """Return whether `_compare_values` would yield nothing. It compares each part once."""
+    """Return whether `_compare_values` would yield nothing, but compare each part only once."""
     if before is after:
         return True
     if type(before) is not type(after):

@@ -1,4 +1,4 @@
-"""Hash chains of the events of threads, which show later changes. `setup(audit=True)` turns them on.
+"""Hash chains of the events of threads. They reveal later changes of events. `setup(audit=True)` turns them on.
 
 Each statement that inserts events returns their keys. A second statement in the same transaction appends the events to
 the chains of their threads. If chains are off, the tables of chains are empty, and each connection checks every few

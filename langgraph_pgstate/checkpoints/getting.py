@@ -41,7 +41,9 @@ Found = tuple[CheckpointRow, Segments, list[WritesRow], list[Any]]
 async def get_tuple(
     db: Connection, queries: Queries, codec: ValueCodec, address: Address, cached: CachedSegments | None = None
 ) -> Found | None:
-    """Read one checkpoint, or the latest if the address has no id. One round trip, two more for formats before 4.
+    """Read one checkpoint, or the latest if the address has no id. One round trip.
+
+    LangGraph's checkpoint formats before 4 take two more round trips.
 
     Args:
         db: The connection.
@@ -135,7 +137,7 @@ def _sorted(
         elif kind == 2:
             writes.append(WritesRow(a, b, n, data))
         else:
-            # `a` is the namespace's newest id. The id of a fork of an older checkpoint must sort after it.
+            # New ids must sort after `a`, the newest id of the namespace, also if an older checkpoint is forked.
             advance_ids_past(a)
             found = address if address.checkpoint_id else Address(address.thread_id, address.checkpoint_ns, a)
             head = CheckpointRow(found, b, c, data, ids, n, state_version, kind == _CUT)

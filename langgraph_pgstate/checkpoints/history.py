@@ -1,4 +1,4 @@
-"""History of DeltaChannels along a branch."""
+"""The writes to DeltaChannels along a branch, from which their values are rebuilt."""
 
 from __future__ import annotations
 

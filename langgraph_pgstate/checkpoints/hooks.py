@@ -62,7 +62,7 @@ class PutHooks:
             try:
                 member.after_put(plan)
             except Exception:
-                _logger.exception("%s: after %s", type(member).__name__, plan.request.address)
+                _logger.exception("%s: after_put failed for %s", type(member).__name__, plan.request.address)
 
     def before_writes(self, request: WritesRequest) -> Sequence[Statement]:
         """Return the statements of the hooks that have a `before_writes`."""

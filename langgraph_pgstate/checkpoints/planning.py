@@ -222,7 +222,7 @@ def find_missing(codec: ValueCodec, request: PutRequest, parent: Manifest | None
 
 
 def _require_base(base_revisions: dict[str, int], checkpoint_id: str, revision: int) -> None:
-    """Require that a base checkpoint has a revision. If two revisions are required, the put fails."""
+    """Require that a base checkpoint is still at a revision. If two revisions are required, the put fails."""
     if base_revisions.setdefault(checkpoint_id, revision) != revision:
         base_revisions[checkpoint_id] = _NO_REVISION
 

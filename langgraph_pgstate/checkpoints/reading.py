@@ -250,7 +250,7 @@ def _load_elements(
             raise CorruptStateError(where, f"segment {run.segment_id} has only {count} elements")
         sized.append(Run(run.segment_id, run.first, run.count, len(content) * run.count // count))
         if run.count == count:
-            # Whole segments with the same mark are decoded in one call.
+            # Whole segments that all have the mark of plain messages, or all lack it, are decoded in one call.
             if content.startswith(PLAIN_MARK) != bool(mark):
                 flush()
                 mark = b"" if mark else PLAIN_MARK

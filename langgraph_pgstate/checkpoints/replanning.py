@@ -1,4 +1,4 @@
-"""The plan for storing a checkpoint whose parent is not cached, or was replaced or deleted: made from the database."""
+"""The plan for storing a checkpoint, made from the database if the parent is not cached, or was replaced."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _plan_from_older(
     """Plan a put on a parent of an older state version. All values are written, because upcasting changes them.
 
     Elements that a list shares with the parent's list are not written again. Some values are not in the checkpoint,
-    because its graph does not know the channel or the channel is a DeltaChannel. The upcast parent gives these values.
+    because its graph does not know the channel or the channel is a DeltaChannel. They are taken from the upcast parent.
     """
     loaded, manifest = load_tuple(codec, row, segments, (), sends)
     upcast = request.states.upcast(loaded, row.state_version).checkpoint

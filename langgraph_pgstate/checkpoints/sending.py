@@ -32,8 +32,8 @@ class Refusal(Enum):
     """A reason why a batch stored nothing and can be sent again in another form."""
 
     HELD_ROW_MISSING = auto()
-    """A row that the put locks is missing: the thread's row, or a checkpoint from which values are inherited and which
-    was deleted or replaced after it was read."""
+    """A row that the put locks is missing: the thread's row, or the row of a base checkpoint, which was deleted or
+    replaced after it was read."""
     ID_EXISTS = auto()
     """A checkpoint of the same id exists."""
     GUARD_NEEDS_THREAD = auto()

@@ -3,8 +3,8 @@
 Stored bytes contain the module and the name of a value's type. Anyone who can write to the database can write any name.
 A type is built if it is one of LangGraph's own types, or if the program allows it. Unless the program is strict, data
 types of modules that this process has imported are built, too. A data type is a dataclass, pydantic model, enum, named
-tuple or attrs class, or a subclass of a value class of the standard library, such as `Decimal`. Data types are called
-as their own modules call them. This runs their `__post_init__` and validators.
+tuple or attrs class, or a subclass of a value class of the standard library, such as `Decimal`. A data type is built by
+a call, as its own module builds it. The call runs its `__post_init__` and validators.
 
 Reading a value imports nothing. Modules and classes are looked up directly in their namespaces: no attribute hook,
 descriptor or metaclass runs.

@@ -190,7 +190,7 @@ def pack_raw(content: bytes) -> bytes:
 
 
 def pack_short_lived(content: bytes) -> bytes:
-    """Return content that is soon deleted as a frame. Only large content is compressed, without the dictionary.
+    """Return short-lived content as a frame. Only large content is compressed, without the dictionary.
 
     zstd releases the GIL. For 5 KB, getting it back takes longer (160 µs) than compressing (40 µs), so small content is
     stored raw.

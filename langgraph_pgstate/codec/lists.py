@@ -87,7 +87,7 @@ def diff_runs(old_runs: Sequence[Run], old_digests: bytes | None, digests: bytes
 
 
 def _match(old_runs: Sequence[Run], old_digests: bytes, digests: bytes) -> list[Piece]:
-    """Find each element in the earlier list. Prefer the position after the last match."""
+    """Return the pieces of a list, after a search in the earlier list. Prefer the position after the last match."""
     places: dict[bytes, int] = {}
     old = [old_digests[at : at + DIGEST_SIZE] for at in range(0, len(old_digests), DIGEST_SIZE)]
     for index in range(len(old) - 1, -1, -1):

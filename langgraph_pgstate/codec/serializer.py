@@ -82,7 +82,7 @@ class StateSerializer(SerializerBase):
         return clone
 
     def revive(self, value: dict[str, Any]) -> Any:
-        """Build an object that the rule of `Types` allows, by a name of LangChain (lc 1) or of any module (lc 2)."""
+        """Build an object from JSON if `Types` allows its type, named as in LangChain (lc 1) or by module (lc 2)."""
         id = value.get("id")
         if self.builds_all or value.get("type") != "constructor" or value.get("lc") not in (1, 2):
             return super().revive(value)

@@ -43,7 +43,7 @@ from langgraph_pgstate.langgraph_compat import (
 # Types for values that msgpack cannot represent. A type of the serializer never contains a slash.
 TYPE_STR: Final = "pgstate/str"
 TYPE_INT: Final = "pgstate/int"
-# Exact msgpack that the caller's own serializer stores as a byte string. The serializer's type follows.
+# Prefix of the type of exact msgpack that the caller's own serializer stores as a byte string. Its own type follows.
 TYPE_EXACT: Final = "pgstate/exact/"
 _WHOLE: Final = frozenset({str, bytes, bytearray})
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
@@ -97,7 +97,7 @@ register_serde_event_listener(_note_refusal)
 
 
 class ValueCodec:
-    """A codec between values and typed bytes.
+    """A codec that encodes values as `(type, bytes)` and decodes them.
 
     Attributes:
         serde: The serializer.

@@ -1,4 +1,4 @@
-"""Runs: enqueueing them, waiting for them, reading their events, cancelling, retrying and answering them."""
+"""Runs: enqueueing them, waiting for them, reading their events, cancelling and retrying them."""
 
 from __future__ import annotations
 

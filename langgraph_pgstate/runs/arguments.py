@@ -36,7 +36,7 @@ def key_of(source: KeySource | None, config: Mapping[str, Any]) -> str:
 
 
 def owner_of(labels: Mapping[str, Any], keys: Collection[str]) -> str | None:
-    """Return the first value that labels have under some keys, as text; `None` if there is none."""
+    """Return the first value that `labels` has under one of the keys, as text; `None` if there is none."""
     for key in keys:
         value = labels.get(key)
         if isinstance(value, str | int | UUID) and not isinstance(value, bool) and value != "":
@@ -80,7 +80,7 @@ def run_id_of(value: Any) -> str:
 
 
 def choice_of(name: str, value: Any, choices: Collection[Any]) -> Any:
-    """Return a value that must be one of the choices."""
+    """Return a value, after a check that it is one of the choices."""
     if value not in choices:
         raise ConfigurationError(f"{name} must be {', '.join(map(repr, filter(None, choices)))}, not {value!r}")
     return value
@@ -140,7 +140,7 @@ def default_answer_of(codec: ValueCodec, value: Any) -> DefaultAnswer | None:
         return None
     if not isinstance(value, DefaultAnswer):
         raise ArgumentTypeError(f"default_answer must be a DefaultAnswer, not {type(value).__name__}")
-    # The answer must be readable when it is due.
+    # Decode the answer now, because it must be readable when it is due.
     codec.loads(*codec.dumps_exactly("default_answer", value.value), "a default answer")
     return value
 

@@ -20,7 +20,7 @@ _STATUSES: Final = {"cancel": "cancelled", "interrupt": "interrupted"}
 
 
 def how_to_cancel(stored: str | None) -> str | None:
-    """Return the stored request to cancel a run, which may be `None`; `cancel` if the request has an unknown value."""
+    """Return how a run must be cancelled, from its stored value; `None` for null, `cancel` for an unknown value."""
     return stored if stored is None or stored in ACTIONS else "cancel"
 
 
@@ -45,7 +45,8 @@ async def cancel(
             prevails, or else the first.
         by: Name of the person who cancels it, for an event. If several persons request the same action, only the first
             gets an event.
-        unless_retried_after: Refuse the action if a person has retried the run after this time of the database.
+        unless_retried_after: Refuse the action if a person has retried the run after this time, by the database's
+            clock.
 
     Returns:
         The run's status; `running` if its worker was asked. A run that has ended keeps its status.

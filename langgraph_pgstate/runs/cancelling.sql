@@ -1,6 +1,6 @@
 -- name: lock_queued
--- Lock and return one run of a thread in the queue, so that no worker claims it. With null, all runs of the thread that
--- are not enqueued for later.
+-- Lock and return one run of a thread in the queue, so that no worker claims it. With a null `run_id`, lock and
+-- return all runs of the thread that are not enqueued for later.
 SELECT q.run_id, q.status, q.cancel FROM /*schema*/queue q
 WHERE q.thread_id = :thread_id::text
     AND (q.run_id = :run_id::text OR :run_id::text IS NULL AND q.number IS NOT NULL)

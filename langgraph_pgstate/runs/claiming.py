@@ -108,7 +108,7 @@ async def choose_isolated(
     versions: Mapping[str, Sequence[str]] | None = None,
     is_dead: Callable[[str], bool] = lambda _: False,
 ) -> str | None:
-    """Return the worker that claims a queue's next run that must be alone in its worker. It has the fewest runs.
+    """Return the worker that claims a queue's next run that must be alone, which is the worker with the fewest runs.
 
     Only this worker stops claiming other runs until it is idle. The other workers go on. One statement.
 

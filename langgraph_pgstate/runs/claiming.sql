@@ -49,7 +49,7 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- The clock's number, because a server crash may have undone a claim whose worker still uses the next number.
+        -- Use the clock: after a server crash, a worker whose claim was undone may still use `held.fencing_token + 1`.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
@@ -235,7 +235,7 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- The clock's number, because a server crash may have undone a claim whose worker still uses the next number.
+        -- Use the clock: after a server crash, a worker whose claim was undone may still use `held.fencing_token + 1`.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
@@ -331,7 +331,8 @@ ORDER BY (
 ), w.worker_id;
 
 -- name: limit_keys
--- Hide ready runs of keys that are at their limits from claims. Runs that another transaction has locked are left out.
+-- Exclude ready runs of keys that are at their limits from claims. Runs that another transaction has locked are left
+-- out.
 UPDATE /*schema*/queue SET is_limited = true
 FROM (
     SELECT c.* FROM unnest(:keys::text[]) AS k (key) CROSS JOIN LATERAL (
@@ -344,7 +345,7 @@ FROM (
 WHERE queue.thread_id = waiting.thread_id AND queue.run_id = waiting.run_id AND queue.is_ready;
 
 -- name: find_limited_keys
--- Return a page of the keys that have runs which wait for a limit, after a cursor.
+-- Return a page of the queue keys whose runs wait for a limit, after a cursor.
 WITH RECURSIVE keys AS (
     SELECT (
         SELECT q.key FROM /*schema*/queue q WHERE q.queue = :queue::text AND q.is_limited AND q.key > :cursor_key::text

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 # Status of a run that no longer exists, because it was rolled back or its thread was deleted.
 _DELETED: Final = "deleted"
-# End of the id of a run's last event.
+# Suffixes of the ids of a run's last events, `end` and `error`.
 _END: Final = ".end"
 _ERROR: Final = ".error"
 # PostgreSQL's largest bigint.

@@ -47,7 +47,7 @@ WITH mine AS MATERIALIZED (
     )
 ), waiting AS (
     UPDATE /*schema*/run_requests AS d
-    -- An invalid `answer_after` counts as 0. The sweep that answers then reports it.
+    -- An invalid `answer_after` counts as 0. The sweep that gives default answers then reports it.
     SET answer_at = make_interval(secs => coalesce((
         jsonb_path_query_first(d.options, '$.answer_after ? (@ > 0 && @ < 100000000000)'::jsonpath) #>> '{}'::text[]
     )::double precision, 0)) + coalesce((
@@ -115,7 +115,7 @@ WHERE r.delete_at <= now() AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE
 ORDER BY r.delete_at LIMIT :page_size;
 
 -- name: hold_outlived
--- Lock a run that must be deleted now until the transaction ends; skip it if it is locked.
+-- Lock a run that must be deleted now. Return no row if another transaction has locked the run.
 SELECT 1 FROM /*schema*/runs r
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.delete_at <= now()
 FOR UPDATE SKIP LOCKED;

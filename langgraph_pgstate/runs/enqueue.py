@@ -67,7 +67,7 @@ async def enqueue(
     notification: list[Statement] = [_notification(queries, db.tenant)] if notifies else []
     if db.keys is not None:
         for request in given:
-            # A new thread has no row yet from which its owner could be read.
+            # Note the owner here, because a new thread has no row yet from which it could be read.
             db.keys.note_owner(request.thread_id, lambda request=request: request.owner)  # type: ignore[misc]
     data = {"data": [f"\\x{request.data.hex()}" for request in given], **_ids(given)}
     enqueueing: Statement = (queries.enqueue_runs, {"rows": json.dumps(rows), **data})
@@ -76,9 +76,9 @@ async def enqueue(
         if not supersedes and db.is_in_transaction:
             added = await db.fetch_together([*notification, *checks, enqueueing])
         elif not supersedes:
-            # Only here: in the caller's transaction, the setting would also apply to the caller's statements.
+            # A caller's transaction does without `plan_lookups`, which would also apply to the caller's statements.
             planning: Statement = (queries.plan_lookups, {})
-            # Notify after the commit, because a notifying transaction waits for the commits of all other such ones.
+            # Notify after the commit, because a notifying commit waits for all other notifying commits.
             added = await db.fetch_together([planning, *checks, enqueueing], *notification)
         else:
             async with db.transaction():

@@ -38,7 +38,7 @@ async def find_work(
     *,
     adopts: bool = False,
 ) -> list[TenantWork]:
-    """Return the tenants, of those given, that have work in some queues and for some graphs. One statement.
+    """Return which of the given tenants have work in some queues and for some graphs. One statement.
 
     Row-level security stays on: the statement sets one tenant after the other and reads only its rows.
     """

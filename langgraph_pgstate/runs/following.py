@@ -26,7 +26,7 @@ from langgraph_pgstate.schema.queries import Queries
 # Seconds between two reads. The short pause applies if a reader may lack events that are already stored.
 _PAUSE: Final = 0.05
 _SHORT_PAUSE: Final = 0.01
-# Maximum number of batches that one statement returns, unless more readers wait.
+# Maximum number of batches that one statement returns, unless there are more readers than this.
 _BATCHES: Final = 256
 
 
@@ -86,7 +86,7 @@ async def _read(db: Connection, queries: Queries, wanted: Sequence[Wanted | Want
 
 
 def _answer(requests: Sequence[_Request], wanted: Sequence[Wanted | WantedRuns], pages: Sequence[_Page]) -> None:
-    """Hand pages to the readers for which they have new events."""
+    """Give each reader its page, if the page has news for the reader."""
     found = dict(zip(wanted, pages, strict=True))
     for request in requests:
         page = found[request.wanted]

@@ -61,7 +61,7 @@ def modes_of(given: RunInput) -> list[str]:
 
 
 def seal_input(codec: ValueCodec, given: RunInput, limit: int = DEFAULT_SIZE_LIMIT) -> bytes:
-    """Return the arguments of a run as one frame.
+    """Encode the arguments of a run as one frame (`codec.frames`).
 
     Raises:
         SerializationError: If a value cannot be stored; the error names it.
@@ -84,7 +84,7 @@ def seal_input(codec: ValueCodec, given: RunInput, limit: int = DEFAULT_SIZE_LIM
 
 
 def open_input(codec: ValueCodec, data: bytes, where: str = "an enqueued run") -> RunInput:
-    """Return the arguments of a run.
+    """Decode the arguments of a run.
 
     Raises:
         CorruptStateError: If the bytes are damaged.

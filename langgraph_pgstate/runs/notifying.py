@@ -37,7 +37,7 @@ class Notifier:
         self._is_waiting = False
 
     def take_turn(self) -> bool:
-        """Return whether the caller must notify now: whether this process has not notified a moment ago."""
+        """Return whether the caller must notify now, because this process has not notified a moment ago."""
         with self._lock:
             now = time.monotonic()
             is_free = not self._is_waiting and now >= self._next

@@ -241,10 +241,10 @@ class WebhookSettings:
 
     def __post_init__(self) -> None:
         if self.secret is not None and not (isinstance(self.secret, str) and self.secret):
-            raise ConfigurationError("WebhookSettings.secret must be a non-empty text")
+            raise ConfigurationError("WebhookSettings.secret must be text that is not empty")
         timeout = self.timeout
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 300:
-            raise ConfigurationError(f"WebhookSettings.timeout must be a number of seconds above 0, not {timeout!r}")
+            raise ConfigurationError(f"WebhookSettings.timeout must be above 0, at most 300 seconds, not {timeout!r}")
         _ = self.networks
         if not isinstance(self.headers, Mapping) or not all(_is_header(*one) for one in self.headers.items()):
             raise ConfigurationError("WebhookSettings.headers must be names and values of HTTP headers, in ASCII")
@@ -279,7 +279,9 @@ class WebhookSettings:
         try:
             return tuple(ipaddress.ip_network(one) for one in self.allowed_networks)
         except ValueError as error:
-            raise ConfigurationError(f"WebhookSettings.allowed_networks: {error}") from None
+            raise ConfigurationError(
+                f"WebhookSettings.allowed_networks must be networks like '10.1.0.0/16': {error}"
+            ) from None
 
     @property
     def claim_seconds(self) -> float:

@@ -188,7 +188,7 @@ def request_run(
     """
     if unknown := options.keys() - EnqueueOptions.__annotations__.keys():
         raise ArgumentTypeError(
-            f"options must not have {min(unknown)!r}, but any of {', '.join(sorted(EnqueueOptions.__annotations__))}"
+            f"options must not have {min(unknown)!r}; known are {', '.join(sorted(EnqueueOptions.__annotations__))}"
         )
     name_of("graph", graph)
     if known_graphs is not None and graph not in known_graphs:

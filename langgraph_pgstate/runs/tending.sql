@@ -52,7 +52,7 @@ WHERE q.status = 'running' AND q.worker_id = :worker_id;
 SELECT DISTINCT worker_id FROM /*schema*/queue WHERE status = 'running';
 
 -- name: find_lost
--- Return running runs whose lease has expired or was taken over, and the running runs of some workers.
+-- Return running runs whose lease has expired or was taken over, and the running runs of the given dead workers.
 SELECT q.thread_id, q.run_id, q.fencing_token, q.worker_id
 FROM /*schema*/queue q LEFT JOIN /*schema*/leases l ON l.thread_id = q.thread_id AND l.fencing_token = q.fencing_token
 WHERE q.status = 'running'

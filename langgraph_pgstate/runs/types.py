@@ -218,7 +218,7 @@ class Rate:
 
     Attributes:
         count: Number of attempts of runs.
-        per: The period, in seconds or as a timedelta. It begins with the first attempt after the last period.
+        per: The period, in seconds or as a timedelta. It begins with the first attempt after the previous period.
     """
 
     count: int

@@ -23,7 +23,7 @@ WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :en
     AND (:attempts::integer IS NULL OR attempts = :attempts);
 
 -- name: postpone_webhook
--- Store the error of an attempt to deliver a webhook, and the time of the next attempt. Null: no further attempt.
+-- Store the error of an attempt to deliver a webhook, and, if `delay` is not null, the time of the next attempt.
 UPDATE /*schema*/webhooks SET
     deliver_after = now() + make_interval(secs => :delay::double precision), last_error = :error::text
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz

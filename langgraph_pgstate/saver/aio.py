@@ -145,7 +145,7 @@ class AsyncPGStateSaver(CommonSaver):
 
     @classmethod
     def over(cls, database: AsyncDatabase, options: SaverOptions, hook: PutHook | None = None) -> Self:
-        """Return a saver on an open database. The database's `retry` applies."""
+        """Return a saver on an open database. The database's own `retry` applies, not that of `options`."""
         saver = cls.__new__(cls)
         saver._use(database, options, hook)
         return saver
@@ -255,7 +255,7 @@ class AsyncPGStateSaver(CommonSaver):
         return await self._run(getting.get_latest, self._queries, thread_ids_of(thread_ids), listing.PAGE_BYTES)
 
     async def load_latest(self, latest: getting.Latest, thread_id: str) -> CheckpointTuple | None:
-        """Decode the checkpoint of a thread from `read_latest`, and drop it there. `None` if it was deleted meanwhile.
+        """Return the checkpoint of a thread in `latest`, and remove it there; `None` if it was deleted meanwhile.
 
         Raises:
             PGStateError: Like `aget_tuple`.

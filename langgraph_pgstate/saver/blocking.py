@@ -104,7 +104,7 @@ class PGStateSaver(CommonSaver):
 
     @classmethod
     def over(cls, database: Database, options: SaverOptions, hook: PutHook | None = None) -> Self:
-        """Return a saver on an open database. The database's `retry` applies."""
+        """Return a saver on an open database. The database's own `retry` applies, not that of `options`."""
         saver = cls.__new__(cls)
         saver._use(database, options, hook)
         return saver
@@ -485,7 +485,7 @@ class PGStateSaver(CommonSaver):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return the writes to channels along the ancestors, back to the nearest stored value of each channel."""
+        """Return the writes to channels along a checkpoint's ancestors, back to the nearest stored value of each."""
         if not channels:
             return {}
         names = [*dict.fromkeys(several("channels", channels))]

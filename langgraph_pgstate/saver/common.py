@@ -217,7 +217,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return self._states.upcast(loaded, row.state_version)
 
     def _load_uncached(self, found: getting.Found) -> CheckpointTuple:
-        """Return the checkpoint of a row, without caching. A search would displace the cached threads of runs."""
+        """Return the checkpoint of a row. It is not cached, because a search would displace cached threads of runs."""
         return self._states.upcast(load_tuple(self._codec, *found)[0], found[0].state_version)
 
     def _load_page(self, page: Page) -> Iterator[CheckpointTuple]:

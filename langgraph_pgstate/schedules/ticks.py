@@ -29,7 +29,7 @@ def zone_of(name: str) -> ZoneInfo:
         raise ArgumentTypeError(f"timezone must be a name like 'Europe/Prague', not {type(name).__name__}")
     # For any other name, `ZoneInfo` would look for a file and import a module.
     if name not in _zones():
-        raise ConfigurationError(f"the time zone must be a known one, like 'Europe/Prague', not {name!r}")
+        raise ConfigurationError(f"the time zone must be a known name like 'Europe/Prague', not {name!r}")
     return ZoneInfo(name)
 
 

@@ -1,4 +1,4 @@
-"""Workers, which run the runs of the queue."""
+"""Workers, which execute the runs of the queue."""
 
 from typing import TYPE_CHECKING
 

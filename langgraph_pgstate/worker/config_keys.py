@@ -85,7 +85,7 @@ NOTES: Final[Mapping[str, str]] = {
     "checkpointer.ttl.strategy": "delete, or keep_latest: all but the newest checkpoints are pruned",
     "checkpointer.ttl.default_ttl": "minutes, counted from a thread's first checkpoint",
     "store.ttl.sweep_interval_minutes": "workers delete expired items every minute; expired items are never returned",
-    "checkpointer.ttl.sweep_interval_minutes": "servers that run a worker delete expired threads every minute",
+    "checkpointer.ttl.sweep_interval_minutes": "servers that run a worker look for expired threads every minute",
     "checkpointer.serde": "it does not change which types are rebuilt",
     "auth.disable_studio_auth": "every request is authenticated, as if it were true",
     "auth.openapi": "/openapi.json names no security schemes",

@@ -48,8 +48,8 @@ from langgraph_pgstate.worker.streaming import RunStream, StreamWriter
 class SuperstepClock(BaseCallbackHandler):
     """A callback handler that finds when the current superstep of a graph has taken too long.
 
-    A superstep begins with its first node. The time limit applies only while one of its nodes runs. Supersteps of
-    subgraphs are part of it.
+    A superstep begins with its first node. The time limit applies only while one of its nodes runs. Supersteps of its
+    subgraphs count as part of it.
 
     Args:
         seconds: Seconds that a superstep may take.
@@ -256,7 +256,7 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
     if error is None:
         return RunOutcome("finish", "interrupted" if is_interrupted else "success")
     if isinstance(error, UnavailableError):
-        # The state may not be stored. After the lease has expired, the run is requeued, up to its limit of crashes.
+        # Perhaps the state was not stored. After the lease has expired, the run is requeued, up to a limit of crashes.
         return RunOutcome("leave")
     if stop == "timeout":
         return RunOutcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))

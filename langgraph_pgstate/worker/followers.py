@@ -27,7 +27,7 @@ def check_followers(given: Any, graphs: Collection[str]) -> Mapping[str, str]:
         raise ArgumentTypeError(f"followed_by must be a dict from graph to graph, not {given!r}")
     for name in (*given, *given.values()):
         if name not in graphs:
-            raise ConfigurationError(f"followed_by names graph {name!r}, which the worker does not run")
+            raise ConfigurationError(f"followed_by must name graphs that the worker runs, not {name!r}")
     if chained := given.keys() & {*given.values()}:
         raise ConfigurationError(f"followed_by must not chain runs, but {min(chained)!r} is both a key and a value")
     return {**given}

@@ -1,4 +1,4 @@
-"""Lanes of a worker. A lane has the runs of one tenant, or all runs if tenants are not kept apart."""
+"""Lanes of a worker. A lane claims, executes and ends one tenant's runs, or all runs if tenants are not kept apart."""
 
 from __future__ import annotations
 
@@ -339,7 +339,8 @@ class Lane:
         if not execution.ask(stop, time.monotonic()):
             return
         if stop == "lost":
-            log.warning("run %s of thread %s was lost", execution.key.run_id, execution.key.thread_id)
+            names = execution.key.run_id, execution.key.thread_id
+            log.warning("run %s of thread %s was lost: the lease was taken over, or the thread was deleted", *names)
             self._leave_to_sweep(execution)
         if stop != "drain" and not execution.is_forced and self._duties.interrupt(execution):
             execution.forced_at = time.monotonic()

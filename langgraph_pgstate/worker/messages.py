@@ -18,7 +18,7 @@ from langgraph_pgstate.heavy import MANY_ELEMENTS, beside
 async def with_messages(graph: Pregel[Any, Any, Any, Any], given: Any) -> Any:
     """Return an input or update in which long lists have message objects with ids.
 
-    LangGraph would convert them on the event loop, a thousand messages in 30 ms.
+    LangGraph would convert them on the event loop. A thousand messages take 30 ms.
     """
     values = given.update if isinstance(given, Command) else given
     if not isinstance(values, dict):

@@ -71,7 +71,7 @@ def accepted_versions(
     found: dict[str, tuple[str, ...]] = {}
     for graph, versions in by_graph.items():
         if graph not in graphs:
-            raise ConfigurationError(f"versions names graph {graph!r}, which the worker does not run")
+            raise ConfigurationError(f"versions must name graphs that the worker runs, not {graph!r}")
         several = (versions,) if isinstance(versions, str) else tuple(versions)
         if not all(isinstance(one, str) for one in several):
             raise ArgumentTypeError(f"versions of graph {graph!r} must be text, not {versions!r}")

@@ -66,8 +66,7 @@ def load_state_config(file: Path | None) -> StateConfig:
 def load_encryption(file: Path) -> Encryption | None:
     """Return the encryption of a `langgraph.json`. The blob handlers of LangGraph's `Encryption` encrypt the data keys.
 
-    Return `None` if `PGSTATE_ENCRYPTION_KEYS` is set. The other variables set the scope and the keys that stay
-    readable.
+    Return `None` if `PGSTATE_ENCRYPTION_KEYS` is set. The other `PGSTATE_ENCRYPTION_*` set the other options.
 
     Raises:
         ConfigurationError: If the object cannot be found, or has handlers that are not supported.
@@ -99,7 +98,7 @@ def load_memory_options(file: Path) -> MemoryOptions | None:
 
 
 def section_of(config: Mapping[str, Any], name: str, within: str = "") -> Mapping[str, Any]:
-    """Return an object of a file, empty if it is missing.
+    """Return the object under a key of a `langgraph.json`; an empty one if it is missing.
 
     Args:
         config: The content of the file, or an object of it.

@@ -81,7 +81,7 @@ class RunStream:
         self._has_namespaces = request.stream_subgraphs
         self._step = self._told_step = streams.NO_STEP
         self._changed = threading.Condition()
-        # Encoded events, each with its superstep. After a superstep's checkpoint, `_step` is already the next one.
+        # Encoded events, each with its superstep. `_step` becomes the next superstep when an event has a checkpoint.
         self._events: list[tuple[bytes, int]] = []
         self._frozen: deque[EventBatch] = deque()
         self._bytes = self._frozen_to = 0
@@ -135,7 +135,7 @@ class RunStream:
         return mode == "updates" and isinstance(data, dict) and _INTERRUPT in data
 
     def _take_event(self, event: Mapping[str, Any]) -> None:
-        """Add an event of the mode `events`. Events of the run itself have the name of its graph."""
+        """Add an event of the mode `events`. Events of the run itself get the run's name, or that of its graph."""
         name = event["name"] if event["parent_ids"] else self._name
         self._add(streams.EVENTS, (), {**event, "name": name}, self._step)
 
@@ -170,7 +170,7 @@ class RunStream:
             reader = (loop, loop.create_future())
             with self._changed:
                 self._readers.append(reader)
-            # If the events were stored before the future was in the list, nothing completes the future.
+            # Check again, because nothing completes the future if the events were stored before it was in the list.
             if self._is_full:
                 await reader[1]
 
@@ -318,7 +318,7 @@ class StreamWriter:
         with self._lock:
             newer = self._streams.get(claimed.thread_id)
             if newer is not None and newer.key.fencing_token > claimed.key.fencing_token:
-                # Events of this stream would never be stored, and its run could wait for ever.
+                # Close the stream: its events would never be stored, and its run could wait for ever.
                 stream.close()
                 return stream
             self._streams[claimed.thread_id] = stream

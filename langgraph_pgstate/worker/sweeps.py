@@ -117,7 +117,7 @@ class Sweeps:
             log.warning("run %s of thread %s lost its process; it is enqueued", run.run_id, run.thread_id)
 
     def _make_due(self) -> None:
-        """Make delayed runs ready when their time has come."""
+        """Make delayed runs ready when they are due."""
         self._database.run(tending.make_due, self._queries)
 
     def _fire(self) -> None:
