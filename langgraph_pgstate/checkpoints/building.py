@@ -104,6 +104,6 @@ def row_parameters(plan: PutPlan) -> dict[str, Any]:
 
 
 def segment_parameters(plan: PutPlan) -> dict[str, Any]:
-    """Return the parameters for the new segments of a plan, of which there may be none."""
+    """Return the parameters for the new segments of a plan. There may be none."""
     frames = list(plan.new_segments.values())
     return {"new_ids": list(plan.new_segments), **concatenate(frames, "new_data", "new_starts", "new_lengths")}

@@ -223,9 +223,9 @@ SELECT ('pgstate-guard:base:' || found.count || ';')::integer FROM (SELECT count
 WHERE found.count < cardinality(:base_ids::text[]);
 
 -- name: get_checkpoint
--- Return one checkpoint by id: its row (of kind 3 if its parent is missing) with the id of the namespace's newest
--- checkpoint, its segments, and its pending writes. If its revision is `known_revision`, return only the segments
--- `missing_ids`.
+-- Return one checkpoint by id, as rows of these kinds. 0: the checkpoint, and the id of the namespace's newest. 3: the
+-- same, if the checkpoint's parent is missing. 1: a segment. 2: a pending write. If the checkpoint's revision is
+-- `known_revision`, return only the segments `missing_ids`.
 -- opens: checkpoints.state from data of kind 0, 3
 -- opens: checkpoints.metadata from c of kind 0, 3
 -- opens: segments.data with segment_id = n of kind 1
@@ -259,8 +259,8 @@ FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = :checkpoint_id;
 
 -- name: get_latest_checkpoint
--- Return the newest checkpoint of a namespace: its row (of kind 3 if its parent is missing), its segments and its
--- pending writes. If its revision is `known_revision`, return only the segments `missing_ids`.
+-- Return the newest checkpoint of a namespace, as rows of the kinds of `get_checkpoint`. If the checkpoint's revision
+-- is `known_revision`, return only the segments `missing_ids`.
 -- opens: checkpoints.state from data with checkpoint_id = a of kind 0, 3
 -- opens: checkpoints.metadata from c with checkpoint_id = a of kind 0, 3
 -- opens: segments.data with segment_id = n of kind 1

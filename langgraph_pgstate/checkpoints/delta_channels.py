@@ -30,7 +30,7 @@ _rules: Final[dict[str, MessageRules]] = {}
 
 
 class MessageRules(NamedTuple):
-    """What a reducer of messages does in the cases where reducers differ.
+    """What a reducer of messages does in the cases where reducers differ, for the record of messages.
 
     Attributes:
         hears_remove_all: Whether a `RemoveMessage` with the id `REMOVE_ALL_MESSAGES` empties the channel.
@@ -58,7 +58,7 @@ def value_of(name: str, received: Mapping[str, Any]) -> Any:
     """Return a channel's value.
 
     Args:
-        name: The channel.
+        name: Name of the channel.
         received: The result of `get_delta_channel_history` for the channel: its writes, and the value before the
             writes if it is stored.
     """

@@ -61,11 +61,11 @@ async def read_states(
         versions: Upcasts both states; by default they are compared as they are stored.
 
     Raises:
-        NotFoundError: If one of them does not exist.
-        UnsafeTypeError: If one holds a type that may not be built.
-        CorruptStateError: If one is damaged.
-        StateVersionError: If one is of a version that `versions` does not know.
-        UpcastError: If an upcaster fails on one.
+        NotFoundError: If a checkpoint does not exist.
+        UnsafeTypeError: If a state holds a type that may not be built.
+        CorruptStateError: If a checkpoint is damaged.
+        StateVersionError: If a state is of a version that `versions` does not know.
+        UpcastError: If an upcaster fails on a state.
     """
     older, before = await read_state(db, queries, codec, first, versions)
     newer, after = await read_state(db, queries, codec, second, versions)

@@ -79,7 +79,7 @@ async def get_tuple(
 
 
 class Latest(NamedTuple):
-    """The newest checkpoints of some threads, read but not decoded.
+    """The newest checkpoints of a page of threads, read but not decoded.
 
     Attributes:
         found: The arguments of `load_tuple` by thread; `None` if the caller must read the checkpoint by `get_tuple`.

@@ -17,10 +17,10 @@ _EMPTY_LIST: Final = b"\x90"
 
 @dataclass(frozen=True, slots=True)
 class ListChange:
-    """The difference between a channel's list and the parent's list.
+    """The difference between a channel's list and the parent's list, for the record of messages.
 
     Attributes:
-        channel: The channel.
+        channel: Name of the channel.
         value: The current list.
         fresh: Positions of elements that the parent's list does not have.
         is_appended: Whether the fresh elements follow the parent's unchanged list.

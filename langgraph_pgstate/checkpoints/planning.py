@@ -244,7 +244,7 @@ class _SegmentWriter:
 
     Attributes:
         codec: Encodes values.
-        taken: Segment ids that the put may inherit, which new segments must not have.
+        taken: Ids of segments that the put may inherit. New segments must have other ids.
         left: Bytes that may still be added; `None` for any number.
         segments: Frames by segment id.
         contents: Their contents.
@@ -302,7 +302,7 @@ class _SegmentWriter:
                 channel, value, old.fingerprints if old and old.fingerprints else NO_FINGERPRINTS
             )
         except TypeError:
-            # An element needs the serializer's fallback, which stores the whole value or refuses it.
+            # An element needs the serializer's fallback. The fallback stores the whole value, or refuses it.
             return None
         old_runs = old.runs if old else ()
         kept, rest = diff_runs(

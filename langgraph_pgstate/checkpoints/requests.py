@@ -74,7 +74,7 @@ class PutRequest:
 
     @property
     def needs_parent(self) -> bool:
-        """Whether the checkpoint has a DeltaChannel without its value, which is rebuilt from the ancestors' writes."""
+        """Whether the checkpoint lacks the value of a DeltaChannel, so that ancestors are needed to rebuild it."""
         counters = self.merged_metadata.get(DELTA_COUNTERS)
         if self.parent is None or not counters or not isinstance(counters, Mapping):
             return False

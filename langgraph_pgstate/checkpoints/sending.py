@@ -32,12 +32,12 @@ class Refusal(Enum):
     """A reason why a batch stored nothing and can be sent again in another form."""
 
     HELD_ROW_MISSING = auto()
-    """A row that the put locks is missing: the thread's row, or the row of a base checkpoint, which was deleted or
+    """A row that the put locks is missing: the thread's row, or the row of a base checkpoint. The base was deleted or
     replaced after it was read."""
     ID_EXISTS = auto()
     """A checkpoint of the same id exists."""
     GUARD_NEEDS_THREAD = auto()
-    """The guard locks the thread's row, which does not exist."""
+    """The guard locks the thread's row, but the row does not exist."""
     HOOK_REFUSED = auto()
     """The database refuses the rows of the hook because of their data."""
 
@@ -69,11 +69,11 @@ async def put(
         The plan that was stored, which may be a new one; cache it only after the commit.
 
     Raises:
-        ConflictError: If checkpoints from which it inherits are deleted during each attempt.
-        StaleHeadError: If the guard refuses it because the branch was advanced; or if it has DeltaChannels and the
-            checkpoint from which they are rebuilt no longer exists.
-        LeaseLostError: If the guard refuses it because the lease was taken over.
-        ThreadDeletedError: If the guard refuses it because the thread was deleted.
+        ConflictError: If checkpoints from which the put inherits are deleted during each attempt.
+        StaleHeadError: If the guard refuses the put because the branch was advanced. Also if the checkpoint has
+            DeltaChannels, and the checkpoint from which they are rebuilt no longer exists.
+        LeaseLostError: If the guard refuses the put because the lease was taken over.
+        ThreadDeletedError: If the guard refuses the put because the thread was deleted.
         ThreadArchivedError: If the thread is archived.
     """
     request = plan.request

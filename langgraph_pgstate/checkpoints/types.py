@@ -49,7 +49,7 @@ class ChannelDifference:
     """A channel that differs between two checkpoints.
 
     Attributes:
-        channel: The channel.
+        channel: Name of the channel.
         change: `added`, `removed` or `changed`.
         before: Value at the first checkpoint; `None` if the channel was added.
         after: Value at the second checkpoint; `None` if the channel was removed.

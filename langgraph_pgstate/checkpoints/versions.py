@@ -26,7 +26,7 @@ class StateVersions:
     """The current version of a program's state, and the upcasters for older ones. Immutable.
 
     Args:
-        version: The version that is written; `None` writes no version, which counts as the first.
+        version: The version to write with checkpoints. `None` writes no version, which counts as the first.
         upcasters: Functions by target version. Each takes channel values of the version before.
 
     Raises:

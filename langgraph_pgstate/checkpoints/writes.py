@@ -31,8 +31,8 @@ class WritesRequest:
 
     Attributes:
         address: The checkpoint that the task started from.
-        task_id: The task.
-        task_path: Its path.
+        task_id: Id of the task.
+        task_path: Path of the task, by which LangGraph orders writes.
         run_id: Its run, if that is known.
         rows: Encoded writes by row.
         encoded: The query parameters that store all rows.
@@ -76,8 +76,8 @@ def request_writes(
         codec: Encodes the values.
         config: The checkpoint the task started from.
         writes: Channels and values.
-        task_id: The task.
-        task_path: Its path.
+        task_id: Id of the task.
+        task_path: Path of the task, by which LangGraph orders writes.
         drops_failed_output: Whether only the error of a failed or cancelled task is kept. LangGraph also passes the
             task's earlier writes. If these were stored, a resumed superstep would take the task for finished.
         most: Maximum of encoded bytes.
@@ -141,14 +141,14 @@ async def put_writes(
         db: The connection.
         queries: The queries of the schema.
         request: The writes.
-        guard: The conditions under which they may be stored.
+        guard: The conditions under which the writes may be stored.
         hook: Adds statements to guarded writes; see `before_writes`.
         gives_way: Whether other tasks of the event loop run before guarded writes are sent.
 
     Raises:
-        StaleHeadError: If the guard refuses them because the branch was advanced.
-        LeaseLostError: If the guard refuses them because the lease was taken over.
-        ThreadDeletedError: If the guard refuses them because the thread was deleted.
+        StaleHeadError: If the guard refuses the writes because the branch was advanced.
+        LeaseLostError: If the guard refuses the writes because the lease was taken over.
+        ThreadDeletedError: If the guard refuses the writes because the thread was deleted.
     """
     if not request.rows:
         return

@@ -28,7 +28,7 @@ class Run:
     """Consecutive elements held by one segment.
 
     Attributes:
-        segment_id: The segment.
+        segment_id: Id of the segment.
         first: Index of the run's first element in the segment.
         count: Number of elements.
         size: Approximate encoded size of the elements in bytes; 0 if unknown.

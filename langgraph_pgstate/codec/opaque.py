@@ -36,7 +36,7 @@ class Encoded:
 
 
 class OpaqueCodec(ValueCodec):
-    """A codec for values that are already `Encoded`, or lists of encoded elements.
+    """A codec for transfers, of values that are already `Encoded` or are lists of encoded elements.
 
     The codec of the given serializer can read this codec's output. The serializer encodes plain JSON values.
     """

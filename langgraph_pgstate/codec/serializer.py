@@ -138,7 +138,7 @@ def state_serializer(
         return StateSerializer(allowed, strict=strict)
     if strict or allowed:
         raise ConfigurationError(
-            "allowed_types and strict apply to LangGraph's own serializer only: configure the serializer in serde"
+            "allowed_types and strict apply to LangGraph's own serializer only: configure yours, given as serde="
         )
     return serde
 

@@ -60,8 +60,8 @@ class Slice(NamedTuple):
     """A whole value inside a segment.
 
     Attributes:
-        type: The serializer's type.
-        segment_id: The segment.
+        type: The type that the serializer gave the value.
+        segment_id: Id of the segment.
         offset: Offset of the value in the segment's content, in bytes.
         length: Size of the value in bytes.
     """
@@ -114,7 +114,7 @@ class Manifest:
         return self.entries.get(channel, NOTHING)
 
     def reuse_cached(self, cached: Manifest | None) -> None:
-        """Replace lists by equal lists of a cached manifest, which also hold block keys.
+        """Replace lists by equal lists of a cached manifest, because cached lists also hold block keys.
 
         Does nothing if the cached manifest is of another revision of the row.
         """

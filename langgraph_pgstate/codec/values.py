@@ -65,7 +65,7 @@ BLOCK: Final = 64
 
 
 class Fingerprints(NamedTuple):
-    """Fingerprints of a list.
+    """Hashes of a list's elements, by which two versions of the list are compared.
 
     Attributes:
         digests: 16 bytes for each element.
@@ -119,7 +119,7 @@ class ValueCodec:
         return self if serde is self.serde else ValueCodec(serde, refuse_unsafe=self._refusing_serde is not None)
 
     def lenient(self) -> ValueCodec:
-        """Return the same codec, which reads refused types as plain data instead of raising."""
+        """Return a codec with the same serializer that reads refused types as plain data instead of raising."""
         return ValueCodec(self.serde, refuse_unsafe=False)
 
     def without_types(self) -> ValueCodec:

@@ -38,7 +38,7 @@ async def adopt(
         codec: Encodes requests.
         is_dead: Returns whether a process is known to be dead.
         graphs: Only runs of these graphs, by their names in the record; all by default.
-        queue: The queue.
+        queue: Name of the queue.
     """
     adopted: list[EnqueuedRun] = []
     after = ("", "")

@@ -189,8 +189,8 @@ class AsyncRuns(AsyncRunQueue):
         """Wait until a run ends, and return the state that it left.
 
         Args:
-            thread_id: The thread.
-            run_id: The run.
+            thread_id: Id of the thread.
+            run_id: Id of the run.
             timeout: Seconds to wait; no limit by default.
             is_known: Whether the run is known to have existed. A known run that is missing counts as rolled back.
 
@@ -284,11 +284,11 @@ class AsyncRuns(AsyncRunQueue):
         """Cancel a run. A pending run ends at once; for a running run, its worker is asked to end it. Atomic.
 
         Args:
-            thread_id: The thread.
-            run_id: The run.
-            action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
-                deletes the run with its checkpoints. If several actions are asked for before the run has ended,
-                `rollback` prevails, or else the first.
+            thread_id: Id of the thread.
+            run_id: Id of the run.
+            action: `cancel` ends the run as `cancelled`, `interrupt` as `interrupted`. Both keep its checkpoints.
+                `rollback` deletes the run with its checkpoints. If several actions are asked for before the run has
+                ended, `rollback` prevails, or else the first.
             by: Name of the person who cancels it. An event of the kind `action` has this name.
             unless_retried_after: Do not cancel the run if a person has retried it after this time, by the database's
                 clock. Pass for example the `enqueued_at` that the caller has read by `queued()`.
@@ -314,8 +314,8 @@ class AsyncRuns(AsyncRunQueue):
         It resumes from its newest checkpoint. One round trip; safe to repeat.
 
         Args:
-            thread_id: The thread.
-            run_id: The run.
+            thread_id: Id of the thread.
+            run_id: Id of the run.
             by: Name of the person who retries it. An event of the kind `action` has this name.
             unless_run_within: Do not retry the run if another run of its thread was enqueued or began within this time.
                 Pass the time since the caller read the run. With `None`, a run without checkpoints is enqueued behind
@@ -357,8 +357,8 @@ class AsyncRuns(AsyncRunQueue):
         """Remove a run from the dead letters. It cannot be retried any more. Its history is kept.
 
         Args:
-            thread_id: The thread.
-            run_id: The run.
+            thread_id: Id of the thread.
+            run_id: Id of the run.
             by: Name of the person who discards it. An event of the kind `action` has this name.
 
         Returns:

@@ -38,9 +38,9 @@ async def cancel(
     Args:
         db: The connection.
         queries: The queries of the schema.
-        thread_id: The thread.
-        run_id: The run.
-        action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
+        thread_id: Id of the thread.
+        run_id: Id of the run.
+        action: `cancel` ends the run as `cancelled`, `interrupt` as `interrupted`; both keep checkpoints. `rollback`
             deletes the run with its checkpoints. If several actions are asked for before the run has ended, `rollback`
             prevails, or else the first.
         by: Name of the person who cancels it, for an event. If several persons request the same action, only the first

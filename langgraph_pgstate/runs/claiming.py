@@ -49,7 +49,7 @@ async def claim(
         db: The connection.
         queries: The queries of the schema.
         worker_id: The worker, which holds the leases.
-        queue: The queue.
+        queue: Name of the queue.
         graphs: Graphs that the worker can run.
         limit: Maximum number of runs to claim.
         ttl: Seconds until the leases expire, unless they are renewed.
@@ -108,15 +108,15 @@ async def choose_isolated(
     versions: Mapping[str, Sequence[str]] | None = None,
     is_dead: Callable[[str], bool] = lambda _: False,
 ) -> str | None:
-    """Return the worker that claims a queue's next run that must be alone, which is the worker with the fewest runs.
+    """Return the worker with the fewest runs. It claims the queue's next run that must be alone in its worker.
 
     Only this worker stops claiming other runs until it is idle. The other workers go on. One statement.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        queue: The queue.
-        graphs: Graphs that the calling worker can run. If no run of them must be alone, the result is `None`.
+        queue: Name of the queue.
+        graphs: Graphs that the calling worker can run. If no run of these graphs must be alone, return `None`.
         versions: As for `claim`.
         is_dead: Returns whether a worker is known to be dead, so that it is not chosen. Other dead workers can be
             chosen until they expire.
@@ -141,7 +141,7 @@ async def open_keys(
     Args:
         db: The connection.
         queries: The queries of the schema.
-        queue: The queue.
+        queue: Name of the queue.
         graphs: Graphs that the worker can run.
         versions: As for `claim`.
         after: The last key of the page before.

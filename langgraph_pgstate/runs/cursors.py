@@ -33,8 +33,8 @@ class Cursor:
 
     Args:
         codec: Decodes events.
-        thread_id: The thread.
-        run_id: The run.
+        thread_id: Id of the thread.
+        run_id: Id of the run.
         last_event_id: Id of the last event that the reader has; `None` to read from the first event.
 
     Raises:
@@ -132,7 +132,7 @@ class ThreadCursor:
 
     Args:
         codec: Decodes events.
-        thread_id: The thread.
+        thread_id: Id of the thread.
         last_event_id: Id of a run, and of its last event that the reader has, like `RUN:12`. Without it, reading begins
             with the runs that have not ended, or else with the run that ended last.
         since: Without `last_event_id`: reading begins with the runs that ended after this time.

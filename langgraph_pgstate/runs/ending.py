@@ -22,7 +22,7 @@ from langgraph_pgstate.threads.rows import delete_runs_of, delete_thread
 ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
 # Seconds for which a run that has deleted its thread is kept, so that readers learn of its end.
 _OUTLIVING_SECONDS: Final = 60.0
-# Limits for the ids in a notification, which can hold 8,000 bytes.
+# Limits for the ids in a notification, because a notification holds at most 8,000 bytes.
 _MOST_IDS, _LONGEST_ID = 100, 40
 
 log = logging.getLogger("langgraph_pgstate.worker")

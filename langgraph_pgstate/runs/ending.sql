@@ -121,7 +121,7 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.delete_a
 FOR UPDATE SKIP LOCKED;
 
 -- name: is_ended
--- Return whether a run that is not in the queue ended with a status.
+-- Return a row if a run has ended with the given status and is no longer in the queue.
 SELECT 1 FROM /*schema*/runs r
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.status = :status::text AND NOT EXISTS (
     SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.run_id = :run_id

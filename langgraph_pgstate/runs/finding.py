@@ -15,7 +15,7 @@ class TenantWork(NamedTuple):
     """The work that a tenant has in the queue.
 
     Attributes:
-        tenant: The tenant.
+        tenant: Name of the tenant.
         is_ready: Whether runs can be claimed, or wait for limits.
         seconds: Seconds until other work of a worker is due: lost runs, delayed runs, schedules, default answers.
         webhook_seconds: Seconds until a webhook is due.

@@ -24,8 +24,8 @@ class _Handle:
     """The part of `RunHandle` and `AsyncRunHandle` that needs no database.
 
     Attributes:
-        thread_id: The thread.
-        run_id: The run.
+        thread_id: Id of the thread.
+        run_id: Id of the run.
         is_new: Whether the call that returned the handle enqueued the run; false if it was enqueued before.
     """
 
@@ -98,7 +98,7 @@ class AsyncRunHandle(_Handle):
 
 
 class PollPauses:
-    """The pauses between polls of a run. They are short at first, and end at the caller's timeout.
+    """The pauses of a `wait` between polls of a run. They are short at first, and end at the caller's timeout.
 
     Attributes:
         is_first: Whether the last pause was the first one.

@@ -26,7 +26,7 @@ class RunInput:
         input: The input; `None` to go on from the newest checkpoint.
         command: The command instead of an input.
         config: The config, as it was given.
-        context: The context.
+        context: The context of the graph, for `Runtime.context`.
         metadata: Metadata of the run.
         checkpoint_id: Checkpoint from which the run starts.
         interrupt_before: Nodes before which it stops.

@@ -112,7 +112,7 @@ class AsyncNotifier:
 
 
 class EndListener:
-    """Calls functions when workers report that runs have ended. Thread-safe.
+    """A listener that wakes waiting callers and readers when workers report that runs have ended. Thread-safe.
 
     The first call opens a connection that listens until `close`. If the connection cannot listen, no function is
     called.

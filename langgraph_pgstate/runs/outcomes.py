@@ -58,8 +58,8 @@ async def get_outcome(
         queries: The queries of the schema.
         codec: Decodes the state.
         versions: Upcasts the state.
-        thread_id: The thread.
-        run_id: The run.
+        thread_id: Id of the thread.
+        run_id: Id of the run.
         is_known: Whether the caller knows that the run existed.
 
     Returns:
@@ -121,7 +121,7 @@ async def resumption(
         db: The connection.
         queries: The queries of the schema.
         codec: Encodes the request.
-        thread_id: The thread.
+        thread_id: Id of the thread.
         interrupted_id: The interrupted run, if it is known.
         run_id: Id of the new run.
         command: The command; `None` to go on without input.

@@ -91,7 +91,7 @@ class AsyncRunQueue(AsyncRunHistory):
         ends with exit code 0, so that its supervisor starts it again. Safe to repeat.
 
         Args:
-            worker_id: The worker.
+            worker_id: Id of the worker.
             by: Name of the person who asks. An event of the kind `action` on the thread `worker:ID` has this name.
 
         Returns:
@@ -108,7 +108,7 @@ class AsyncRunQueue(AsyncRunHistory):
         statement; safe to repeat.
 
         Args:
-            queue: The queue.
+            queue: Name of the queue.
             key: The limited key, for which this limit replaces the limit of each key; `*` for each key. By default, the
                 whole queue is limited. Runs without a key are under the limit of the queue only.
             concurrency: Maximum number of running runs; 0 for none.

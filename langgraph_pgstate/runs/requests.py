@@ -55,11 +55,11 @@ class RunRequest:
     """A run to enqueue, validated and encoded.
 
     Attributes:
-        thread_id: The thread.
-        run_id: The run.
-        queue: The queue.
+        thread_id: Id of the thread.
+        run_id: Id of the run.
+        queue: Name of the queue.
         graph: Name of the graph.
-        priority: Priority of the run.
+        priority: Priority of the run; higher is claimed first.
         key: Runs of different keys take turns, and keys have limits.
         version: Version of the graph; empty for any.
         run_after: Time before which the run is not claimed, or a timedelta to wait.
@@ -109,12 +109,12 @@ class RunRequest:
 
         Args:
             codec: The codec of the state.
-            thread_id: The thread.
-            run_id: The run.
-            queue: The queue.
+            thread_id: Id of the thread.
+            run_id: Id of the run.
+            queue: Name of the queue.
             options: The options of the other run.
             data: The `RunInput`, encoded by `seal_input`.
-            metadata: The metadata, which `data` also holds.
+            metadata: The metadata of the run. `data` also holds them.
 
         Raises:
             CorruptStateError: If the options are damaged.

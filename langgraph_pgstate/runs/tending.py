@@ -70,7 +70,7 @@ async def tend(db: Connection, queries: Queries, worker_id: str, keys: Collectio
     """Renew the leases of a worker's runs, store that the worker is alive, and return the runs to cancel.
 
     One statement; safe to repeat. A lease that another transaction has locked is left to the next call. Such a
-    transaction is a write of the run, which renews the lease if needed, or a deletion of the thread.
+    transaction is a deletion of the thread, or a write of the run. A write also renews the lease if needed.
     """
     parameters = {
         "worker_id": worker_id,

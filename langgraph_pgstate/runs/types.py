@@ -24,9 +24,9 @@ class ClaimedRun:
     """A run that a worker has claimed, with its request.
 
     Attributes:
-        thread_id: The thread.
-        run_id: The run.
-        queue: The queue.
+        thread_id: Id of the thread.
+        run_id: Id of the run.
+        queue: Name of the queue.
         graph: Name of the graph.
         queue_key: The key in the queue; empty for none.
         attempt: Number of this attempt, from 1. An attempt after which a drain requeued the run does not count.
@@ -110,9 +110,9 @@ class Recovered:
     """A run whose worker died.
 
     Attributes:
-        thread_id: The thread.
-        run_id: The run.
-        worker_id: The worker.
+        thread_id: Id of the thread.
+        run_id: Id of the run.
+        worker_id: Id of the worker.
         crashes: Number of deaths of the run's workers since its last checkpoint, this one included.
         status: `pending` if another worker may claim it; otherwise how it ended.
     """
@@ -129,8 +129,8 @@ class EnqueuedRun:
     """A run that was enqueued.
 
     Attributes:
-        thread_id: The thread.
-        run_id: The run.
+        thread_id: Id of the thread.
+        run_id: Id of the run.
         is_new: Whether this call enqueued it; false if it was enqueued before under the same id.
     """
 
@@ -144,15 +144,15 @@ class QueuedRun:
     """A run in the queue.
 
     Attributes:
-        thread_id: The thread.
-        run_id: The run.
-        queue: The queue.
+        thread_id: Id of the thread.
+        run_id: Id of the run.
+        queue: Name of the queue.
         graph: Name of the graph.
         status: `pending` or `running`.
         is_ready: Whether a worker may claim or runs the run; false if the run waits for its time or for its thread. A
             ready run may still wait for a limit (see `is_limited`) or for a worker that accepts it (`is_accepted`).
         priority: The priority; higher is claimed first.
-        key: The key. Runs of different keys take turns.
+        key: Key in the queue, such as a user. Runs of different keys take turns.
         run_after: Time before which it is not claimed; `None` if it can be claimed at once.
         enqueued_at: Time at which it was enqueued.
         attempt: Number of attempts that began.
@@ -192,8 +192,8 @@ class QueueCount:
     """Number of runs of one queue, graph, version and status.
 
     Attributes:
-        queue: The queue.
-        graph: The graph.
+        queue: Name of the queue.
+        graph: Name of the graph.
         status: `pending` or `running`.
         ready: Number of runs that a worker may claim or runs. The others wait for their time or their thread.
         count: Number of all runs.
@@ -242,7 +242,7 @@ class QueueLimit:
     """A limit of a queue, of each of its keys, or of one key.
 
     Attributes:
-        queue: The queue.
+        queue: Name of the queue.
         key: The key; `*` for each key that has no limit of its own; `None` for the whole queue.
         concurrency: Maximum number of runs at the same time; `None` for no limit.
         rate: Maximum number of attempts that begin per period; `None` for no limit.
@@ -263,7 +263,7 @@ class WorkerStatus:
     """A worker with the state that it has stored.
 
     Attributes:
-        worker_id: The worker.
+        worker_id: Id of the worker.
         started_at: Time at which it started.
         seen_at: Time at which it last stored that it is alive.
         is_alive: Whether `seen_at` is in the last 30 seconds.
@@ -318,7 +318,7 @@ class ThreadEvent:
     """An event of one of a thread's runs.
 
     Attributes:
-        run_id: The run.
+        run_id: Id of the run.
         graph: Name of its graph.
         event: The event.
     """
@@ -347,7 +347,7 @@ class EventBatch(NamedTuple):
 
     Attributes:
         key: The run under its lease.
-        attempt: The attempt.
+        attempt: Number of the attempt.
         position: Number of events that were stored before this batch under the same lease.
         length: Number of events.
         step: Newest superstep of the events so far.
@@ -368,7 +368,7 @@ class StoredBatch(NamedTuple):
     Attributes:
         first_seq: Number of the first event.
         last_seq: Number of the last event.
-        attempt: The attempt.
+        attempt: Number of the attempt.
         replayed_step: Newest superstep of the events under earlier leases; `None` if there are none.
         data: The encoded events.
         created_at: Time at which it was stored.
@@ -416,9 +416,9 @@ class ThreadRun(NamedTuple):
     """A run of a followed thread.
 
     Attributes:
-        run_id: The run.
+        run_id: Id of the run.
         graph: Name of its graph.
-        status: The status.
+        status: Status of the run.
         started_at: Start of its last attempt, or the time at which it was enqueued.
         ended_at: Time at which it ended.
         last_event: Number of its last event over all attempts; `None` if it has not ended or has no events.
@@ -436,7 +436,7 @@ class WantedRuns(NamedTuple):
     """A reader's request for the runs of a thread since a time, or since the start of one of its runs.
 
     Attributes:
-        thread_id: The thread.
+        thread_id: Id of the thread.
         since: The time.
         run_id: Without `since`: runs since the start of this run; by default, of the newest run.
         ended_since: If `since` is not given: runs since the start of the first run that ended after this time.
@@ -464,8 +464,8 @@ class Delivery(NamedTuple):
     """A webhook that this process has claimed for one attempt to deliver it.
 
     Attributes:
-        thread_id: The thread.
-        run_id: The run.
+        thread_id: Id of the thread.
+        run_id: Id of the run.
         ended_at: Time at which the run ended.
         url: The URL to which it is delivered.
         attempts: Number of this attempt, from 1.
@@ -492,8 +492,8 @@ class Webhook:
     """A webhook that could not be delivered.
 
     Attributes:
-        thread_id: The thread.
-        run_id: The run.
+        thread_id: Id of the thread.
+        run_id: Id of the run.
         ended_at: Time at which the run ended.
         url: The URL to which it should be delivered.
         attempts: Number of attempts.

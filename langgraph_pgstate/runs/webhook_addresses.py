@@ -15,7 +15,7 @@ from langgraph_pgstate.runs.options import WebhookSettings
 # IPv6 networks whose addresses hold an IPv4 address in their last 32 bits.
 _NAT64: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
 _GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
-# Networks of IETF protocols, which `ipaddress` partly counts as global, and a service of Azure's virtual machines.
+# IETF protocols, some of whose addresses count as global in `ipaddress`, and a service of Azure's machines.
 _REFUSED: Final = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "168.63.129.16/32")))
 
 

@@ -43,7 +43,7 @@ _log = logging.getLogger("langgraph_pgstate.webhooks")
 
 
 class AsyncWebhooks:
-    """Webhooks of runs, which workers deliver. An application without a worker calls `deliver`.
+    """Webhooks of runs. Workers deliver them. An application without a worker calls `deliver`.
 
     Args:
         database: The database.
@@ -241,7 +241,7 @@ async def _deliver_due(
                 while len(tasks) < _AT_ONCE and time.monotonic() < until():
                     counts = Counter(tasks.values())
                     busy = [host for host, count in counts.items() if count >= _PER_HOST]
-                    # Claim so few webhooks that a host stays below its maximum even if all are for this host.
+                    # Claim so few webhooks that a host stays at its maximum even if all of them are for this host.
                     most = _PER_HOST - max((count for count in counts.values() if count < _PER_HOST), default=0)
                     limit = min(most, _AT_ONCE - len(tasks))
                     due = await run(webhooks.claim, queries, limit, settings.claim_seconds, busy)

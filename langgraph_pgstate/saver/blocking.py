@@ -364,7 +364,7 @@ class PGStateSaver(CommonSaver):
         Args:
             config: The checkpoint from which the task started.
             writes: Channels and values.
-            task_id: The task.
+            task_id: Id of the task.
             task_path: Path of the task, by which writes are ordered.
 
         Raises:
@@ -420,7 +420,7 @@ class PGStateSaver(CommonSaver):
         their DeltaChannels cannot be rebuilt, as LangGraph documents.
 
         Args:
-            run_ids: The runs.
+            run_ids: Ids of the runs.
             thread_id: The only thread from which to remove the runs. By default, as LangGraph calls this method, all
                 threads of the runs.
         """
@@ -434,8 +434,8 @@ class PGStateSaver(CommonSaver):
         Messages, projections and tool executions are copied, too. So the copy reuses recorded results of tools.
 
         Args:
-            source_thread_id: The thread.
-            target_thread_id: The copy.
+            source_thread_id: Id of the thread to copy.
+            target_thread_id: Id of the copy.
             owner: Owner and metadata of the copy; by default those of the source.
 
         Raises:
@@ -463,7 +463,7 @@ class PGStateSaver(CommonSaver):
         removed has no `parent_config` afterwards. `threads.lineage` still names the parent.
 
         Args:
-            thread_ids: The threads; `None` for all.
+            thread_ids: Ids of the threads; `None` for all.
             strategy: `"keep_latest"`, or `"delete"` (also `"delete_all"`) for whole threads.
             keep_last: Checkpoints to keep in each namespace.
             older_than: Remove only older checkpoints; with `"delete"`, only threads whose checkpoints are all older.

@@ -50,9 +50,10 @@ class _Namespace:
 class Cache:
     """The cached checkpoints of the most recently used namespaces, bounded by size. Thread-safe.
 
-    For each namespace, it holds the manifests of several checkpoints, which say where their values are stored, and the
-    segments of the checkpoint that was stored or read last. Cached segments belong to one revision of a checkpoint,
-    because the id of a deleted segment may be drawn again. The next checkpoint takes over the segments it inherits.
+    For each namespace, it holds the manifests of several checkpoints, and the segments of the checkpoint that was
+    stored or read last. A manifest says where the values of a checkpoint are stored. Cached segments belong to one
+    revision of a checkpoint, because the id of a deleted segment may be drawn again. The next checkpoint takes over the
+    segments that it inherits.
 
     The lock is held for dictionary operations only, never while the database works.
     """
@@ -66,7 +67,7 @@ class Cache:
 
     def manifest(self, address: Address) -> Manifest | None:
         """Return a checkpoint's manifest; `None` if it is not cached."""
-        # The lock is not taken. If another thread is moving the entry, it may be missed, which costs a query.
+        # The lock is not taken. If another thread is moving the entry, it may be missed. This costs a query.
         namespace = self._namespaces.get(address[:2])
         found = namespace and namespace.manifests.get(address.checkpoint_id)
         return found[0] if found else None
@@ -192,7 +193,7 @@ class _TenantCache(Cache):
 
     Args:
         whole: The cache.
-        tenant: The tenant.
+        tenant: Name of the tenant.
     """
 
     def __init__(self, whole: Cache, tenant: str) -> None:

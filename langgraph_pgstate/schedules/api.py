@@ -150,7 +150,7 @@ class AsyncSchedules:
         """Pause a schedule. Its ticks then enqueue no runs. Safe to repeat.
 
         Args:
-            name: The schedule.
+            name: Name of the schedule.
             by: Name of the person who pauses it. An event of the kind `action` on the thread `schedule:NAME` has this
                 name.
 
@@ -163,7 +163,7 @@ class AsyncSchedules:
         """Resume a paused schedule, with its first tick from now on. Safe to repeat.
 
         Args:
-            name: The schedule.
+            name: Name of the schedule.
             by: Name of the person who resumes it. An event of the kind `action` on the thread `schedule:NAME` has this
                 name.
 
@@ -183,7 +183,7 @@ class AsyncSchedules:
         """Enqueue a run of a schedule now, even if the schedule is paused. The ticks are not changed.
 
         Args:
-            name: The schedule.
+            name: Name of the schedule.
             run_id: Id of the run, under which it is enqueued once; a new id by default.
             by: Name of the person who triggers the run. Events of the kind `action` on the run's thread and on
                 `schedule:NAME` have this name.

@@ -106,7 +106,7 @@ def request_schedule(name: str, run: RunRequest, options: ScheduleOptions, *, cr
         name: Name of the schedule.
         run: The run of a tick.
         options: Options of the schedule and of its runs.
-        cron: The expression.
+        cron: The cron expression.
 
     Raises:
         ConfigurationError: If an argument is not usable, or the expression has no ticks.

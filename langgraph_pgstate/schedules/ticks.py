@@ -77,7 +77,7 @@ def due_ticks(
     """Return the ticks for which a run is enqueued now, oldest first.
 
     Args:
-        cron: The expression.
+        cron: The cron expression.
         zone: Time zone of the expression.
         next_at: The first tick that no process has handled.
         now: The time.

@@ -91,7 +91,7 @@ class ScheduleChanges(ScheduleOptions, total=False):
     """Changes of a schedule.
 
     Attributes:
-        cron: The expression.
+        cron: The cron expression.
         input: The input of the runs.
         command: A command instead of an input.
     """
@@ -106,9 +106,9 @@ class Schedule:
     """A schedule, which enqueues a run of a graph at each of its ticks.
 
     Attributes:
-        name: The schedule.
+        name: Name of the schedule.
         graph: Name of the graph.
-        queue: The queue.
+        queue: Name of the queue.
         thread_id: The thread of all its runs; `None` for a new thread for each.
         cron: Minute, hour, day of month, month and day of week of the ticks.
         timezone: Name of the time zone of `cron`.

@@ -67,7 +67,7 @@ class Claimer:
 
     Args:
         queries: The queries of the schema.
-        worker_id: The worker.
+        worker_id: Id of the worker.
         graphs: Graphs that the worker runs.
         versions: For each graph, the accepted versions. Runs without a version are always accepted.
         ttl: Seconds until the leases of claimed runs expire.
@@ -134,7 +134,7 @@ class Claimer:
 
         Args:
             database: The database.
-            queue: The queue.
+            queue: Name of the queue.
             limit: Maximum number of runs to claim.
             suspects: Whether to claim only runs that must be alone. If false, no such run is claimed.
 

@@ -124,12 +124,12 @@ class RunExecution:
     """A claimed run that this process executes.
 
     Attributes:
-        claimed: The run.
-        held: The lease.
+        claimed: The claimed run.
+        held: The lease of the run.
         tenant: The tenant; `None` if tenants are not kept apart.
         deadline: When the run exceeds its timeout, by the monotonic clock.
         control: Asks the graph to stop at the next superstep boundary.
-        supersteps: Measures the supersteps if they have a limit and LangGraph does not measure them.
+        supersteps: Measures the supersteps of a run with `superstep_timeout`, in a blocking worker only.
         stop: Why the execution was asked to stop; `None` before.
         stopped_at: When it was asked to stop, by the monotonic clock.
         has_raised: Whether an exception or a cancellation ended the code.
@@ -187,7 +187,7 @@ class RunExecution:
 
     @property
     def stopped_or_reported_at(self) -> float:
-        """Time at which the execution was asked to stop, or ended before."""
+        """Time at which the execution was asked to stop; if it ended before that, the time of its end."""
         return min(self.stopped_at, self.reported_at)
 
     @property
@@ -227,8 +227,8 @@ class RunOutcome:
     """The change that a worker makes in the queue when an execution has ended.
 
     Attributes:
-        kind: `finish` ends the run with a status. `give_back` requeues the run with no attempt used. `rollback` ends
-            the run and deletes its checkpoints. `leave` leaves the run to the holder of its lease, or to a sweep.
+        kind: `finish` ends the run with a status. `give_back` requeues the run without counting the attempt. `rollback`
+            ends the run and deletes its checkpoints. `leave` leaves the run to the holder of its lease, or to a sweep.
         status: The status to finish with.
         error: The exception that ended the execution.
     """
@@ -446,7 +446,7 @@ def choose_step(
     This is a generator. It yields configs, and receives the states at these configs.
 
     Args:
-        claimed: The run.
+        claimed: The claimed run.
         request: The run's enqueued request.
         graph: The run's graph.
         repair: Changes the input of a new run; `None` to leave it unchanged.
@@ -472,7 +472,7 @@ def choose_step(
             return "run", given
         state = yield {"configurable": configurable}
         if past_id is not None and state.created_at is None:
-            # LangGraph would start with an empty state.
+            # Without this error, LangGraph would start with an empty state.
             raise NotFoundError(f"thread {claimed.thread_id!r} no longer has checkpoint {past_id!r}")
         return "run", given if repair is None or not repairs else repair(state, given)
     state = yield {"configurable": configurable}
@@ -488,8 +488,8 @@ def choose_step(
 def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
     """Return the config with which a run's graph is invoked.
 
-    The ids of the thread and the run are also in the metadata, where the Agent Server puts them, so that checkpoints
-    and records of the run can be found by id.
+    The ids of the thread and the run are in `configurable`, as on the Agent Server, and in the metadata, so that
+    checkpoints and records of the run can be found by id.
     """
     given: Mapping[str, Any] = request.config or {}
     ids = {"thread_id": claimed.thread_id, "run_id": claimed.run_id}

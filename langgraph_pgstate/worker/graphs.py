@@ -275,10 +275,10 @@ def load_value(place: str, directory: Path) -> Any:
 
 
 def read_config(file: str | Path) -> dict[str, Any]:
-    """Return the content of a `langgraph.json`.
+    """Return the content of a `langgraph.json`. It is empty if the file has another JSON value than an object.
 
     Raises:
-        ConfigurationError: If the file is missing or is not a JSON object.
+        ConfigurationError: If the file is missing or is not JSON.
     """
     path = Path(file)
     try:

@@ -39,10 +39,10 @@ log = logging.getLogger("langgraph_pgstate.worker")
 
 @dataclass(eq=False)
 class Duties:
-    """State that all lanes of a worker share: how runs are executed, how many there are, whether the worker drains.
+    """What the control thread and all lanes of a worker share: settings, functions, and whether the worker drains.
 
     Attributes:
-        worker_id: The worker.
+        worker_id: Id of the worker.
         queries: The queries of the schema.
         codec: Encodes requests for runs.
         graphs: Names of the graphs that the worker runs.

@@ -19,7 +19,7 @@ log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class LeftRuns:
-    """The leases that a worker keeps for the code of ended runs.
+    """The leases that a lane keeps for the code of ended runs.
 
     Args:
         queries: The queries of the schema.

@@ -119,7 +119,7 @@ class Parts:
 
         def store_of(given: BaseStore) -> BaseStore:
             if not isinstance(given, AsyncPGMemoryStore | PGMemoryStore):
-                raise TenantError(f"a graph's store must be the state's memory for all tenants, not {type(given).__name__}")
+                raise TenantError(f"a graph's store must be the memory of the state, not {type(given).__name__}")
             database: Any = core.database
             if id(given) not in stores:
                 stores[id(given)] = given.of_database(database, core.run_of)

@@ -64,7 +64,7 @@ class RunStream:
 
     Args:
         codec: Encodes events.
-        claimed: The run.
+        claimed: The claimed run.
         request: The run's enqueued request.
         wake: Set when an event must be stored without waiting for a checkpoint.
     """
@@ -276,6 +276,7 @@ class StreamWriter:
         prepare_threshold: As for the connections of graphs; see `ConnectionOptions`.
         queries: The queries of the schema.
         codec: Encodes events.
+        keys: The data keys of the state; `None` without encryption.
     """
 
     def __init__(

@@ -32,10 +32,10 @@ log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class Sweep:
-    """Work that is repeated at an interval.
+    """Work that a lane repeats at an interval.
 
     Args:
-        seconds: The interval.
+        seconds: Seconds between two calls of `work`.
         work: The function to call. An error about one row is logged, and the worker goes on. Any other error is raised,
             and the work stays due.
 
@@ -60,7 +60,7 @@ class Sweep:
 
 
 class Sweeps:
-    """The sweeps of one worker. Any number of workers may sweep at once.
+    """The sweeps of one lane. Any number of workers may sweep at once.
 
     Args:
         database: The database of the worker's control thread.

@@ -26,7 +26,7 @@ A tenant is checked earlier after a notification, or when its work becomes due a
 """
 # Maximum number of tenants checked per second, so that the database has time for runs.
 _LOOKS_PER_SECOND: Final = 300.0
-# Maximum number of tenants to check, and to sweep, in one turn of the control thread, which must also renew leases.
+# Maximum number of tenants to check, and to sweep, in one turn. The control thread must also renew leases in time.
 _MOST_LOOKS: Final = 500
 _MOST_SWEEPS: Final = 10
 # Minimum number of seconds until a tenant with due work is checked again. Work that failed stays due.
