@@ -57,7 +57,7 @@ def json_of(name: str, value: Mapping[str, Any] | None, *, is_content: bool = Fa
     Args:
         name: The argument's name, for errors.
         value: The mapping.
-        is_content: Whether NUL is removed. Else it is refused: two different owners could become equal without it.
+        is_content: Whether NUL is removed. If false, NUL is refused, because two owners could become equal without it.
 
     Raises:
         ConfigurationError: If it cannot be represented as JSON.
@@ -127,7 +127,7 @@ def stored_time_of(name: str, value: datetime | None) -> datetime | None:
     """Return a validated time that is stored, or `None`.
 
     Raises:
-        ConfigurationError: If it has no time zone, or Python cannot read it back in each time zone of a session.
+        ConfigurationError: If it has no time zone, or is so early or late that Python cannot read it in each time zone.
     """
     if (found := time_of(name, value)) is not None and not 2 <= found.year <= 9998:
         raise ConfigurationError(f"{name} must be in the years 2 to 9998, not {found.isoformat()}")

@@ -22,7 +22,7 @@ def run_of(config: Mapping[str, Any]) -> Any:
 
 
 RunOf = Callable[[Mapping[str, Any]], str | None]
-"""Returns the id of the run that a recorder records of a config."""
+"""A function that returns the id under which a recorder records the run of a config."""
 
 
 class Origin(NamedTuple):
@@ -62,7 +62,7 @@ def origin_of(config: Mapping[str, Any], run_of: RunOf | None) -> Origin:
 
 
 def lists_of(state: Any) -> Iterator[list[Any]]:
-    """Return all lists of a state, `messages` first: the `messages_key` of a `ToolNode` may have another name."""
+    """Yield all lists of a state, `messages` first. A `ToolNode` with a `messages_key` reads another list."""
     if isinstance(state, list):
         yield state
         return
@@ -73,7 +73,7 @@ def lists_of(state: Any) -> Iterator[list[Any]]:
 
 
 def requested_by(state: Any, tool: str, call_id: str | None) -> tuple[AIMessage, Any] | None:
-    """Return the message of a state that requested a tool call, and the arguments in it."""
+    """Return the message of a state that requested a tool call, and the call's arguments; `None` if there is none."""
     for messages in lists_of(state):
         for message in reversed(messages):
             if isinstance(message, AIMessage):
@@ -92,7 +92,7 @@ class CallSite:
         exits: The exit stack of LangGraph's loop, if a loop reads. It is unwound when the loop has written everything.
         loop: That loop.
         taken: The lease taken for the read.
-        has_failed: Whether the read failed or was cancelled. Whoever sets `taken` checks this next, and vice versa.
+        has_failed: Whether the read failed or was cancelled. Code that sets `taken` checks this next, and vice versa.
         was_sent: Whether the statement that takes the lease was sent.
         asked_at: When that statement was sent last, by `lease_clock`.
         is_pending: Whether that statement's response is pending.

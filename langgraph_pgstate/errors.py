@@ -16,7 +16,7 @@
     │   │   └── SourceMissingError           a schema to import from lacks LangGraph's own tables
     │   ├── SchemaOutdatedError              the schema is older or newer than this package
     │   ├── MigrationConflictError           an applied migration differs from the one shipped
-    │   └── TenantError                      the tables keep tenants apart and no tenant is named, or vice versa
+    │   └── TenantError                      the tables keep tenants apart but no tenant is named, or the reverse
     ├── NotFoundError (LookupError)          the named object does not exist
     ├── StaleVersionError                    another process changed the thread in the meantime
     ├── FileChangedError                     another agent or process changed the file in the meantime
@@ -28,13 +28,13 @@
     │   ├── LeaseHeldError                   the thread's lease is held by another process or run
     │   └── LeaseLostError                   the lease expired or was taken over; further writes are refused
     ├── ThreadDeletedError                   the thread was deleted during a run
-    ├── ThreadHeldError                      the thread is held by a person, so nothing of it is deleted
+    ├── ThreadHeldError                      the thread is under a legal hold, so nothing of it is deleted
     ├── ThreadArchivedError                  the thread is in an archive, and must be restored first
     ├── ArchiveError                         an archive is missing or damaged
     │   └── ArchiveUnavailableError          the objects of an archive cannot be reached
     ├── ThreadInUseError                     a process runs the thread, so its messages cannot be redacted
-    ├── ThreadExistsError                    a thread is to be created under the id of another one
-    ├── AssistantExistsError                 an assistant is to be created under the id of another one
+    ├── ThreadExistsError                    the id of a new thread belongs to an existing thread
+    ├── AssistantExistsError                 the id of a new assistant belongs to an existing assistant
     ├── AssistantInUseError                  an assistant has schedules that the caller may not delete with it
     ├── ThreadBusyError                      the thread has another run, and this one must not wait for it
     ├── RunFailedError                       an enqueued run ended with an error or took too long
@@ -87,8 +87,8 @@ class PGStateError(Exception):
 
     Attributes:
         retryable: Whether the same call may succeed when it is repeated.
-        is_final: Whether the error ends the run even if a `ToolNode` is set to report errors to the model. Otherwise
-            the model could repeat the action under a new tool call id, which counts as a new action.
+        is_final: Whether the error ends the run even if a `ToolNode` is set to report errors to the model. A model that
+            saw the error could repeat the action under a new tool call id, which counts as a new action.
     """
 
     retryable: bool = False
@@ -96,7 +96,7 @@ class PGStateError(Exception):
 
     @property
     def _langgraph_invalid_resume(self) -> bool:
-        # LangGraph reads this to pass an error through every `handle_tool_errors`; sibling tasks run to their end.
+        # If this is true, LangGraph raises the error in spite of `handle_tool_errors`. Sibling tasks run to their end.
         return self.is_final
 
 
@@ -227,13 +227,17 @@ class MigrationConflictError(SchemaError):
             f"{found} was applied with a different text than this package ships; the schema was changed by hand or by "
             "a different build. Compare with `pgstate setup --sql`."
             if name == expected
-            else f"{found} is of a version before 0.1.0, whose migrations became one: export the threads with that "
-            "version (`pgstate export-langgraph`), and import them into a new schema (`pgstate import-langgraph`)."
+            else f"{found} was applied by a version before 0.1.0, whose migrations this package cannot continue: "
+            "export the threads with that version (`pgstate export-langgraph`), and import them into a new schema "
+            "(`pgstate import-langgraph`)."
         )
 
 
 class TenantError(SchemaError):
-    """The tables keep tenants apart and no tenant is named, or vice versa. Nothing was written."""
+    """The tables keep tenants apart but no tenant is named, or a tenant is named but they do not keep tenants apart.
+
+    Also raised if the server, the role or the rows do not allow tenants to be kept apart. Nothing was written.
+    """
 
 
 class NotFoundError(PGStateError, LookupError):
@@ -331,7 +335,7 @@ class StaleHeadError(PGStateError):
         thread_id: The thread.
         checkpoint_ns: The namespace.
         checkpoint_id: The checkpoint that is no longer the head of its branch; empty if there was none.
-        winner_id: The checkpoint that advanced it; `None` if the head was removed.
+        winner_id: The checkpoint that advanced the branch; `None` if the head was removed.
     """
 
     def __init__(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str, winner_id: str | None) -> None:
@@ -468,18 +472,18 @@ class ThreadDeletedError(PGStateError):
     """
 
     def __init__(self, thread_id: str, deleted_at: datetime | None) -> None:
-        super().__init__(f"thread {thread_id!r} was deleted at {deleted_at}; revive it to use its id for a new one")
+        super().__init__(f"thread {thread_id!r} was deleted at {deleted_at}; revive it to use its id for a new thread")
         self.thread_id = thread_id
         self.deleted_at = deleted_at
 
 
 class ThreadHeldError(PGStateError):
-    """The thread is held by a person (a legal hold), so nothing of it is deleted. Nothing was written.
+    """A person has put the thread under a legal hold, so nothing of it is deleted. Nothing was written.
 
     Attributes:
         thread_id: The thread.
-        held_by: Name of the person; of several, the first.
-        reason: The reason.
+        held_by: Name of the person; of the first one if there are several holds.
+        reason: The reason of the hold.
         since: Start of the hold.
     """
 
@@ -498,7 +502,7 @@ class ThreadArchivedError(PGStateError):
 
     Attributes:
         thread_id: The thread.
-        archive_id: The archive that has it.
+        archive_id: The archive that has the thread's rows.
         archived_at: Time of the archiving; `None` if it is unknown.
     """
 
@@ -516,7 +520,7 @@ class ArchiveError(PGStateError):
     """An object of an archive is missing or damaged. Nothing was written to the database, and nothing deleted from it.
 
     Attributes:
-        where: The object, and the part of it.
+        where: The object, and the damaged part of it.
     """
 
     def __init__(self, where: str, why: str) -> None:
@@ -531,18 +535,18 @@ class ArchiveUnavailableError(ArchiveError):
 
 
 class ThreadInUseError(PGStateError):
-    """A process runs the thread. It would store the redacted content again from its memory.
+    """A process runs the thread, so nothing is redacted: the process would store the content again from its memory.
 
     Attributes:
         thread_id: The thread.
-        why: The reason.
+        why: How the thread is in use.
     """
 
     retryable = True
 
     def __init__(self, thread_id: str, why: str) -> None:
         super().__init__(
-            f"nothing is redacted in thread {thread_id!r}: {why}. End its run, or wait for its end, and call it again"
+            f"nothing is redacted in thread {thread_id!r}: {why}. End its run, or wait for its end, and repeat the call"
         )
         self.thread_id = thread_id
         self.why = why
@@ -669,7 +673,7 @@ class AlreadyDoneError(PGStateError):
         action: The action.
         done_by: Name of the person.
         done_at: Time of the action.
-        details: The payload of the event that records it.
+        details: The payload of the event that records the action.
     """
 
     def __init__(self, thread_id: str, done_at: datetime, details: Mapping[str, Any]) -> None:
@@ -716,7 +720,7 @@ class AlreadySettledError(ConfigurationError):
 
     Attributes:
         thread_id: The thread.
-        key: The action.
+        key: Idempotency key of the action.
     """
 
     def __init__(self, thread_id: str, key: str, tool: str, reason: str) -> None:
@@ -815,7 +819,7 @@ class ToolError(PGStateError):
 
 
 class ToolOutcomeUnknownError(ToolError):
-    """The process of a tool call ended before the outcome was recorded. Its effect is unknown."""
+    """The process of a tool call ended before the outcome was recorded. The effect of the call is unknown."""
 
     is_final = True
 
@@ -853,9 +857,9 @@ class ToolFailedError(ToolError):
 
 
 class ToolTimeoutError(ToolError, TimeoutError):
-    """A tool took longer than its policy allows. Its outcome is unknown until its code ends; then it is recorded.
+    """A tool took longer than its policy allows. The outcome is unknown until its code ends; then it is recorded.
 
-    A transactional tool was rolled back.
+    The transaction of a transactional tool was rolled back.
     """
 
     def __init__(self, tool: str, thread_id: str, idempotency_key: str, seconds: float) -> None:
@@ -866,7 +870,7 @@ class ToolTimeoutError(ToolError, TimeoutError):
 class ToolBusyError(ToolError):
     """The same action is running, and did not end while this call waited.
 
-    It runs in another live process, or in this one, perhaps in a thread whose caller was cancelled.
+    The action runs in another live process, or in this process, for example in a thread whose caller was cancelled.
     """
 
     retryable = True
@@ -900,7 +904,7 @@ class BudgetExceededError(PGStateError, RuntimeError):
 
     Attributes:
         scope: Owner of the budget: `tenant`, `user`, `agent` or `key`.
-        name: Its name.
+        name: Name of the owner.
         spent: Cost of today's calls (UTC), in the currency of prices.
         amount: The budget.
         reserved: Expected cost of calls in progress.
@@ -934,7 +938,7 @@ class EncryptedError(EncryptionError):
 class NotEncryptedError(EncryptionError):
     """Stored content is not encrypted where only encrypted content is accepted.
 
-    It was stored without encryption, or by another program.
+    The content was stored without encryption, or by another program.
 
     Attributes:
         where: The place of the content.
@@ -943,7 +947,7 @@ class NotEncryptedError(EncryptionError):
     def __init__(self, where: str) -> None:
         self.where = where
         super().__init__(
-            f"{where} is not encrypted, and was stored without encryption or by somebody else: "
+            f"{where} is not encrypted: it was stored without encryption, or by another program; "
             "Encryption(..., accept_plain=True) accepts it while a schema is moved to encryption"
         )
 
@@ -955,7 +959,7 @@ class DecryptionError(EncryptionError):
         where: The place of the content.
     """
 
-    def __init__(self, where: str, why: str = "it was changed, cut off, or moved from another row") -> None:
+    def __init__(self, where: str, why: str = "it was changed, truncated, or moved from another row") -> None:
         self.where, self.why = where, why
         super().__init__(f"{where} does not decrypt: {why}")
 
@@ -965,7 +969,7 @@ class DataKeyError(EncryptionError):
 
     Attributes:
         key_id: The data key.
-        why: The reason why it cannot be used.
+        why: The reason why the key cannot be used.
     """
 
     def __init__(self, key_id: str, why: str) -> None:
@@ -997,14 +1001,14 @@ class KeyUnavailableError(EncryptionError):
 
     def __init__(self, master_id: str, why: str, *, retryable: bool = True) -> None:
         self.master_id, self.retryable = master_id, retryable
-        super().__init__(f"master key {master_id!r} does not answer: {why}")
+        super().__init__(f"master key {master_id!r} does not respond: {why}")
 
 
 class MissingKeysError(EncryptionError):
     """Data keys are not in memory. The package loads them and runs the operation again, so callers do not see this.
 
     Attributes:
-        wanted: The missing keys, as pairs of `key`, `scope` or `thread` and its name.
+        wanted: The missing keys, as pairs of a kind (`key`, `scope` or `thread`) and a name.
     """
 
     retryable = True

@@ -41,9 +41,9 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
 async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function in a thread, in the caller's context, and return its result.
 
-    An event loop submits as many functions as there are threads, and the next when it has taken a result: results that
-    wait for a busy loop would fill the memory. If the caller is cancelled, the function runs to its end and its result
-    is dropped.
+    An event loop submits only as many functions as there are threads, and the next when it has taken a result, so that
+    results do not fill the memory while the loop is busy. If the caller is cancelled, the function still runs to its
+    end, and its result is dropped.
     """
     pid, context = os.getpid(), contextvars.copy_context()
     executor = _executors.get(pid) or _executors.setdefault(pid, ThreadPoolExecutor(_THREADS, "pgstate-heavy"))
@@ -72,7 +72,7 @@ def is_heavy(value: Any, *, size: int = HEAVY_BYTES) -> bool:
 
 
 def room_beside(value: Any, size: int, count: int) -> tuple[int, int]:
-    """Return what a value leaves of two limits: bytes of strings, and number of lists, objects and their items.
+    """Return how much of two limits remains after a value: bytes of strings; number of lists, objects and their items.
 
     A negative result means that the value exceeds that limit; the rest of the value was not read.
     """

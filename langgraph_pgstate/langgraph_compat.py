@@ -97,8 +97,8 @@ TESTED_VERSIONS: Final = ("1.2.15", "1.2.24")
 
 _LAST: Final = "_last_v6_timestamp"
 _UUID6: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-# Half of the range of an id's 60-bit time (in 100 ns since 1582): the year 3409. No clock shows it, and the generator
-# cannot count to the end of the range from there.
+# Ids with this time or a later one are ignored: half of the range of an id's 60-bit time (in 100 ns since 1582), the
+# year 3409. No clock shows it, and it leaves the generator enough of the range.
 _END: Final = 1 << 59
 _EPOCH: Final = 0x01B21DD213814000
 _SECOND: Final = 10_000_000
@@ -111,7 +111,7 @@ _lock: Final = threading.Lock()
 _greatest: tuple[str, int] = ("", 0)
 _has_warned = False
 
-# References to running tasks, because the event loop keeps only weak ones.
+# References to running tasks, because the event loop keeps only weak references.
 _unwinding: Final[set[asyncio.Task[Any]]] = set()
 
 _logger = logging.getLogger("langgraph_pgstate")
@@ -120,7 +120,7 @@ _logger = logging.getLogger("langgraph_pgstate")
 RUNTIME: Final = "__pregel_runtime"
 """The runtime that every node and every subgraph of a run is given."""
 REPLAY_STATE: Final = "__pregel_replay_state"
-"""Set while a graph replays, so that its subgraphs start from where they were then."""
+"""Set while a graph replays, so that its subgraphs start from their checkpoints of that time."""
 SCRATCHPAD: Final = "__pregel_scratchpad"
 """A task's resume values and counters."""
 CHECKPOINTER: Final = "__pregel_checkpointer"
@@ -137,7 +137,7 @@ SEND: Final = "__pregel_send"
 RESUME: Final = "__resume__"
 """The channel of resume values."""
 DELTA_COUNTERS: Final = "counters_since_delta_snapshot"
-"""The key of a checkpoint's metadata that names the DeltaChannels that took no snapshot."""
+"""The key of a checkpoint's metadata that lists the DeltaChannels without a snapshot in this checkpoint."""
 PULL_PATH: Final = "~__pregel_pull, "
 """Start of a task's path if an edge of the graph triggered the task; the node's name follows."""
 HANDLER_PATH: Final = ", node_error_handler, 0000000000"
@@ -153,12 +153,12 @@ PACK_OPTIONS: Final[int] = jsonplus._option
 """The options with which LangGraph's serializer calls `ormsgpack.packb`."""
 _EXACT_OPTIONS: Final[int] = (PACK_OPTIONS | ormsgpack.OPT_PASSTHROUGH_TUPLE) & ~ormsgpack.OPT_REPLACE_SURROGATES
 TUPLE: Final = ("builtins", "tuple")
-"""The type by which exact bytes name a tuple."""
+"""The type that stands for a tuple in the bytes of `dumps_exactly`."""
 TEXT: Final[type] = type(AIMessage("").text)
 """The type of `message.text`: a `str` that can also be called, for older programs. It is encoded as a `str`."""
 
 strict_hook: Final[Callable[[int, bytes], Any]] = jsonplus._create_msgpack_ext_hook(None)
-"""LangGraph's own extension hook, building nothing but `SAFE_TYPES`."""
+"""LangGraph's own hook for msgpack extensions. It builds only `SAFE_TYPES`."""
 
 
 convert: Final[Callable[[Any], Any]] = jsonplus._msgpack_default
@@ -187,10 +187,10 @@ def advance_ids_past(checkpoint_id: str) -> None:
     """Make the checkpoint ids that this process makes from now on sort after an id that was read.
 
     All threads of the process share the generator, so ids of other runs are moved, too, and keep their order. An id
-    that is no UUIDv6, or is later than the year 3409, moves nothing; new checkpoints do not sort after it.
+    that is no UUIDv6, or is later than the year 3409, has no effect; new ids do not sort after it.
 
-    Safe to call from many threads. `uuid6` reads, compares and stores the last time without calling anything between,
-    where CPython with its GIL runs no other thread.
+    Safe to call from many threads. `uuid6` reads, compares and stores the last time without a call in between, so
+    CPython with its GIL does not switch to another thread there.
     """
     global _greatest  # noqa: PLW0603
     greatest_id, timestamp = _greatest
@@ -222,7 +222,7 @@ def _advance(timestamp: int) -> None:
 
 
 def auth_handlers(auth: Any) -> tuple[Callable[..., Any] | None, dict[tuple[str, str], Callable[..., Any]], Any]:
-    """Return a `langgraph_sdk.Auth`'s handlers: of authentication, by resource and action, and of everything else.
+    """Return the handlers of a `langgraph_sdk.Auth`: for authentication, by resource and action, and for all else.
 
     The names are private, but the class says that it does not change them.
     """
@@ -231,7 +231,7 @@ def auth_handlers(auth: Any) -> tuple[Callable[..., Any] | None, dict[tuple[str,
 
 
 def is_server_runtime(annotation: Any) -> bool:
-    """Return whether the annotation of a graph factory's parameter is LangGraph's `ServerRuntime`, or may be."""
+    """Return whether the annotation of a graph factory's parameter is LangGraph's `ServerRuntime` or a union of it."""
     # A factory annotated with `ServerRuntime` has imported its module.
     module = sys.modules.get("langgraph_sdk.runtime")
     if module is None:
@@ -334,8 +334,8 @@ def close_waiting_callbacks() -> None:
 def event_handler(send: Callable[[dict[str, Any]], None]) -> BaseCallbackHandler:
     """Return a handler that calls a function with each event that `astream_events(version="v2")` yields for a run.
 
-    Unlike that method's queue, the function is called before the run continues, so the events of all that a run has
-    stored have been sent. Events of chunks of the run itself are left out, because `stream` yields these chunks.
+    The function is called before the run continues, unlike a reader of that method's queue. So the events that precede
+    a stored checkpoint have been sent. Chunks of the run itself are left out, because `stream` yields them.
 
     Args:
         send: The function. It is called on the event loop or in the thread where the event happens.
@@ -399,7 +399,7 @@ def next_nodes(channels: Iterable[str]) -> list[str]:
 
 
 def channels_of(configurable: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the values of all channels of the graph whose task has a config; none outside of a task."""
+    """Return the values of all channels of the graph whose task has this `configurable`; empty outside of a task."""
     read: Any = configurable.get(READ)
     channels = getattr(read, "args", ())[1:2]
     return read(list(channels[0])) if channels else {}
@@ -411,11 +411,11 @@ def is_anything_scheduled(channels: Mapping[str, Any]) -> bool:
 
 
 def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
-    """Replace a task's counter of interrupts, and return the new counter. LangGraph's can be advanced but not read.
+    """Replace a task's counter of interrupts by one that can be read, and return it. LangGraph's can only be advanced.
 
     Args:
         scratchpad: The task's `PregelScratchpad`.
-        kind: A class whose instances return their count and advance it when they are called; made with a first count.
+        kind: Class of the new counter, made from a first count. A call of an instance returns its count and adds one.
 
     Returns:
         The counter, the same for each call; `None` if there is no scratchpad, or its counter is of an unknown kind.
@@ -483,7 +483,7 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
     def dumps_exactly(self, value: Any) -> bytes:
         """Return a value as msgpack that keeps tuples and other parts of values that LangGraph's bytes lose.
 
-        The same function reads both kinds of bytes.
+        `loads_typed` reads both kinds of bytes.
         """
         return ormsgpack.packb(value, default=self._extend_exactly, option=_EXACT_OPTIONS)
 
@@ -500,7 +500,7 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
 
 
 def parts_of(value: Any) -> tuple[int, list[Any]] | None:
-    """Return a value's code and content in exact bytes; `None` if LangGraph's bytes lose nothing of the value."""
+    """Return a value's extension code and content for `dumps_exactly`; `None` if LangGraph's bytes are exact."""
     kind = type(value)
     if kind is tuple:
         return jsonplus.EXT_CONSTRUCTOR_SINGLE_ARG, [*TUPLE, [*value]]
@@ -568,8 +568,8 @@ class EncryptionHandlers(NamedTuple):
     Attributes:
         encrypt: Encrypts bytes, if there is a function for it.
         decrypt: Decrypts bytes, if there is a function for it. Returns bytes, or an object with bytes as `plaintext`.
-        has_context: Whether a function makes its contexts from requests.
-        context: Makes a context of a model and metadata.
+        has_context: Whether there is a function that makes contexts from requests.
+        context: Makes a context from a model and metadata.
     """
 
     encrypt: Callable[[Any, bytes], Any] | None
@@ -579,7 +579,7 @@ class EncryptionHandlers(NamedTuple):
 
 
 def encryption_handlers(given: Any) -> EncryptionHandlers | None:
-    """Return the handlers of a `langgraph_sdk.Encryption`; `None` if it is none."""
+    """Return the handlers of a `langgraph_sdk.Encryption`; `None` for any other object."""
     try:
         from langgraph_sdk.encryption import Encryption
         from langgraph_sdk.encryption.types import EncryptionContext

@@ -55,12 +55,12 @@ _POOL_COUNTERS: Final = {
 
 
 class Snapshot(NamedTuple):
-    """A reading of the database.
+    """The result of reading the numbers of a database once.
 
     Attributes:
         gauges: The numbers; `None` if they could not be read.
-        seconds: Seconds that it took.
-        at: Time at which it ended, by the process's clock, in seconds since 1970.
+        seconds: Seconds that the reading took.
+        at: Time at which the reading ended, by the process's clock, in seconds since 1970.
     """
 
     gauges: list[Gauge] | None
@@ -78,7 +78,7 @@ class GaugeReader:
     pool, nor for a busy event loop, nor for a server that does not answer. Readings never overlap.
 
     Args:
-        dsn: The server.
+        dsn: The connection string.
         queries: The queries of the schema.
         interval: Seconds for which a reading is returned again.
         timeout: Seconds from a reading's start for which scrapes wait for it; also the time limit of each statement.
@@ -143,7 +143,7 @@ class GaugeReader:
 
 
 class OperationMetrics:
-    """Durations of a saver's operations on the database, and writes that were refused."""
+    """Durations of a saver's operations on the database, and refused writes. Set as the `observer` of a database."""
 
     def __init__(self) -> None:
         self.durations = Histogram(
@@ -191,7 +191,7 @@ class Metrics(Collector):
     """The metrics of a state and of its database, for a registry of `prometheus_client`.
 
     The operations of the state are measured from now on. The database is read when the metrics are collected, at most
-    once in `interval` seconds, also by several collectors at once.
+    once in `interval` seconds for all collectors together.
 
     Args:
         state: The state.

@@ -55,7 +55,7 @@ def age(text: str) -> timedelta:
     """Read an age like `30d`, `12h`, `90m` or `2w`.
 
     Raises:
-        ConfigurationError: If it is not one.
+        ConfigurationError: If the text is not an age.
     """
     match = _AGE.fullmatch(text.strip().lower())
     if match is None:
@@ -70,7 +70,7 @@ def check_ttl(name: str, ttl: Any) -> timedelta:
     """Return a time to live that is usable.
 
     Raises:
-        ConfigurationError: If it is no timedelta, not positive, or longer than PostgreSQL's clock goes.
+        ConfigurationError: If it is no timedelta, not positive, or longer than 1,000 years.
     """
     if not isinstance(ttl, timedelta) or not timedelta(0) < ttl <= timedelta(days=366_000):
         raise ConfigurationError(f"{name} must be a timedelta of more than 0 and less than 1,000 years, not {ttl!r}")
@@ -128,13 +128,13 @@ class PoolSettings:
 
     Attributes:
         min_size: Connections kept open.
-        max_size: Maximum number of connections; this many calls run at once. If they keep all of them, one more is
-            opened for a moment to renew leases and the liveness of tool executions.
-        timeout: Seconds a call waits for connections in all, however often it is tried, before `UnavailableError`; and
+        max_size: Maximum number of connections, and of calls at the same time. If all are in use, one more is opened
+            for a moment to renew leases and the liveness of tool executions.
+        timeout: Seconds that a call waits for connections, in all its tries together, before `UnavailableError`. Also
             seconds to wait for the server when a pool is opened. In an outage, later calls count this time from the
-            first failed call, but wait at least two seconds: a run fails once, not once for each of its calls.
+            first failed call, so that a run does not wait again in each call; but each waits at least two seconds.
         max_idle: Seconds an unused connection above `min_size` stays open.
-        max_lifetime: Seconds after which a connection is replaced: failover and new credentials are noticed.
+        max_lifetime: Seconds after which a connection is replaced, so that a failover and new credentials take effect.
     """
 
     min_size: int = 1
@@ -162,7 +162,7 @@ class RetryPolicy:
     """Number of tries of an idempotent operation, and the delays between them.
 
     The delays are part of the time that `PoolSettings.timeout` allows (30 seconds without a pool). A write that is
-    refused because the server only reads is tried once more, on a new connection.
+    refused because the server is read-only is tried once more, on a new connection.
 
     Attributes:
         attempts: Tries in all, the first included.
@@ -211,7 +211,7 @@ _DEFAULT_TOMBSTONES = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class ThreadKeys:
-    """Keys of `configurable` and `metadata` that name a thread's owner; of several, the first that has a value.
+    """Keys of `configurable` and `metadata` that name a thread's owner. The first key that has a value counts.
 
     Attributes:
         tenant: Keys of the tenant.
@@ -236,10 +236,10 @@ class GuardSettings:
 
     Attributes:
         head: Whether a checkpoint is refused if its parent is no longer the head of its branch.
-        lease: Whether a run takes a lease on its thread, without which it writes nothing.
-        lease_ttl: Seconds after which a lease expires unless it is renewed, which happens three times in this period.
+        lease: Whether a run takes a lease on its thread. Writes of a run without the lease are refused.
+        lease_ttl: Seconds after which a lease expires. It is renewed three times in this period.
         on_busy: What a run does when another run holds the lease: `raise` or `wait`.
-        wait_timeout: Seconds that it waits.
+        wait_timeout: Seconds that a run waits for the lease.
         tombstones_for: How long late writes to a deleted thread are refused; zero for not at all.
     """
 
@@ -255,7 +255,7 @@ class GuardSettings:
         """Check a saver's options. With a guard, tombstones are kept for a day unless another time is given.
 
         Raises:
-            ConfigurationError: If one is not usable.
+            ConfigurationError: If an option is not usable.
         """
         guard = options.get("guard")
         lease_ttl = options.get("lease_ttl", _DEFAULT_LEASE_TTL)
@@ -297,36 +297,36 @@ class SaverOptions(TypedDict, total=False):
         tenant: The only tenant whose rows are seen and written, in tables that keep tenants apart; see
             `setup(tenancy="rls")`.
         serde: Serializer of values; LangGraph's own by default. A serializer that is passed here decides for itself
-            which types it builds. Only with LangGraph's own does a state also store chat messages in a table of their
-            own: text that a serializer encrypts must not be stored beside it in clear.
-        allowed_types: Types that are built beyond LangGraph's own and data types (dataclasses, pydantic models, enums,
+            which types it builds. It may encrypt, so a state copies chat messages to their table in clear text only
+            with LangGraph's own.
+        allowed_types: Further types that may be built: classes, or names like `"shop.state:Order"`, whose modules are
+            imported now. Always built are LangGraph's own types, and data types (dataclasses, pydantic models, enums,
             named tuples, attrs classes, subclasses of the standard library's values) of modules that this process has
-            imported: classes, or names like `"shop.state:Order"`, whose modules are imported now. A class that is
-            allowed is called. `["*"]` allows all types and trusts whoever can write to the database.
+            imported. Building calls the class. `["*"]` allows all types and trusts whoever can write to the database.
         strict: Whether only LangGraph's own types and `allowed_types` are built, as with
             `LANGGRAPH_STRICT_MSGPACK=true`.
         retry: How operations are repeated when a connection is lost.
         thread_keys: Keys of `configurable` and `metadata` that name a thread's tenant, user and agent.
-        state_version: Version of the state that this program's graph has; checkpoints carry it. A checkpoint without
-            one counts as version 1.
+        state_version: Version of this program's state, stored with each checkpoint. A checkpoint without a version
+            counts as version 1.
         upcasters: By version, the function that makes channel values of that version from values of the version before,
             like `{2: rename_user, 3: split_name}`. They are applied when older checkpoints are read; nothing is
             rewritten until the thread goes on. A function with a second parameter gets the subgraph's namespace,
             without task ids, and is called for checkpoints of subgraphs, too.
         on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor, with
             an entry in the log and an event of the thread.
-        guard: Writes that are refused: `"head"`, a checkpoint whose branch another process has advanced since it was
-            read; `"lease"`, all that a run writes without its thread's lease, which it takes when it starts; or both
-            in a tuple. By default none, as in LangGraph.
+        guard: `"head"` refuses a checkpoint if another process has advanced its branch since it was read. `"lease"`
+            makes a run take its thread's lease when it starts, and refuses writes of a run without the lease. A tuple
+            sets both. By default, no write is refused, as in LangGraph.
         lease_ttl: Seconds after which a lease expires that is not renewed; a live process renews it.
         on_busy: What a run does when another run holds the lease: `"raise"` or `"wait"`.
-        wait_timeout: Seconds that it waits.
-        tombstones_for: How long late writes to a deleted thread are refused, and its id not used again unless it is
-            revived: a day with a guard, not at all without one, by default.
+        wait_timeout: Seconds that a run waits for the lease.
+        tombstones_for: Time after the deletion of a thread for which late writes to it are refused, and its id is not
+            used again unless the thread is revived. By default a day with a guard, and zero without one.
         encryption: Encrypts content under data keys that a master key wraps; see `Encryption`. By default nothing is
             encrypted.
-        cache_bytes: Memory for a cache of the values that were written and read last: 128 MB by
-            default; 0 for none, which costs each put a round trip more.
+        cache_bytes: Memory for a cache of the values that were written and read last: 128 MB by default; 0 for no
+            cache, which costs each put one more round trip.
     """
 
     schema: str

@@ -52,7 +52,7 @@ def sorting_of(filters: Mapping[str, Any], noun: str, keys: Sequence[str]) -> di
         keys: The keys by which they can be sorted, the default first.
 
     Raises:
-        ConfigurationError: If one is not usable.
+        ConfigurationError: If a filter is not usable.
     """
     by = filters.get("by", keys[0])
     if by not in keys:

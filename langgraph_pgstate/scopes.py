@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 Scope = Mapping[str, Any] | Sequence[Mapping[str, Any]]
-"""A mapping that visible metadata contain; or several, of which they contain at least one. An empty list hides all."""
+"""A row is visible if its metadata contain this mapping, or at least one of these. An empty list hides all rows."""
 
 Alternatives = tuple[Mapping[str, Any], ...]
 """A scope in its second form: several mappings."""
@@ -19,7 +19,7 @@ class TooManyComparisonsError(Exception):
 
 
 class Comparisons:
-    """A limit on the number of comparisons of lists' items.
+    """A limit on the number of comparisons that `contains` makes.
 
     Args:
         left: Number of comparisons that may still be made.
@@ -32,7 +32,7 @@ class Comparisons:
         """Count one comparison.
 
         Raises:
-            TooManyComparisonsError: If there are none left.
+            TooManyComparisonsError: If no comparison is left.
         """
         self._left -= 1
         if self._left < 0:
@@ -86,7 +86,7 @@ def both(one: Alternatives, other: Alternatives) -> Alternatives:
 
 
 def _merged(one: Any, other: Any) -> Any:
-    """Return a value that is contained exactly where both values are; `_NOTHING` if no metadata contain both."""
+    """Return a value that metadata contain if they contain both values; `_NOTHING` if no metadata contain both."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         found = {**one, **other}
         for name in one.keys() & other.keys():

@@ -29,8 +29,8 @@ _works: contextvars.ContextVar[tuple[StartedWork, ...]] = contextvars.ContextVar
 class StartedWork:
     """Work that one piece of code started on an event loop: threads of executors, and tasks.
 
-    It belongs to a context, so it follows the code into its tasks and threads. What is started within an inner
-    `StartedWork` also belongs to the outer one.
+    The code's context refers to it, and tasks and threads of the code inherit this context. What is started within an
+    inner `StartedWork` also belongs to the outer one.
 
     Example:
         >>> work = StartedWork()
@@ -86,7 +86,7 @@ class StartedWork:
 
     @property
     def was_refused(self) -> bool:
-        """Whether this work first waited for a thread, whose function was refused, and no thread has begun."""
+        """Whether this work has done nothing: it first waited for a thread, and the thread's function was refused."""
         return self._has_refused and not self._has_begun
 
     def tasks(self) -> set[asyncio.Task[Any]]:
@@ -154,7 +154,7 @@ class _Thread:
         ended: Done when the function has ended, or can never begin. Cannot be cancelled.
 
     Raises:
-        CancelledError: If the code that starts it was stopped.
+        CancelledError: If the work that starts it was stopped.
     """
 
     def __init__(self, works: tuple[StartedWork, ...]) -> None:
@@ -183,7 +183,7 @@ class _Thread:
         raise asyncio.CancelledError("the work that started this function was stopped before the function began")
 
     def refuse(self) -> bool:
-        """Return whether the function has not begun; then it never will."""
+        """Keep the function from beginning. Return whether it has not begun."""
         with self._lock:
             if self._has_begun or self._is_refused:
                 return self._is_refused
@@ -201,17 +201,17 @@ class _Thread:
 
 
 class _Submitted(_Thread):
-    """One function that was given to an executor of the caller's."""
+    """One function that was given to the caller's own executor."""
 
     future: Future[Any] | None = None
 
     def refuse(self) -> bool:
-        """Return whether the function has not begun; then it never will."""
+        """Keep the function from beginning. Return whether it has not begun."""
         return super().refuse() if self.future is None else self.future.cancel()
 
 
 class _Submitting(Executor):
-    """An executor of the caller's. Its functions are not wrapped, because those for a process must be picklable."""
+    """The caller's own executor. Its functions are not wrapped, because a process pool must pickle them."""
 
     def __init__(self, executor: Executor, works: tuple[StartedWork, ...]) -> None:
         self._executor, self._works = executor, works

@@ -98,7 +98,7 @@ _EXIT_SECONDS: Final = 10.0
 
 
 class _Fresh(Database):
-    """A database that writes waiting records before it runs an operation."""
+    """A database that first writes records that wait in the recorder, so that an operation can read them."""
 
     def __init__(self, database: Database, recorder: Recorder) -> None:
         self.schema, self.tenant = database.schema, database.tenant
@@ -112,7 +112,7 @@ class _Fresh(Database):
         return self._inner.run(operation, *args, **kwargs)
 
     def for_tenant(self, tenant: str, check: Check | None = None) -> Database:
-        """Return the database of a tenant, whose own state writes its records."""
+        """Return the database of a tenant without this step, because the tenant's state has its own recorder."""
         return self._inner.for_tenant(tenant, check)
 
 
@@ -131,7 +131,7 @@ class _AsyncFresh(AsyncDatabase):
         return await self._inner.run(operation, *args, **kwargs)
 
     def for_tenant(self, tenant: str, check: Check | None = None) -> AsyncDatabase:
-        """Return the database of a tenant, whose own state writes its records."""
+        """Return the database of a tenant without this step, because the tenant's state has its own recorder."""
         return self._inner.for_tenant(tenant, check)
 
 
@@ -139,19 +139,19 @@ class StateOptions(SaverOptions, total=False):
     """Options of a state, besides those of its saver.
 
     Attributes:
-        project: Channels of the root graph that are stored as JSON, too, in clear text, also with a serializer of
-            yours.
-        recording: Which inputs and outputs are recorded, and how often; by default no contents if the serializer is
-            not LangGraph's own.
+        project: Channels of the root graph whose values are also stored as JSON, in clear text even if `serde`
+            encrypts the state.
+        recording: Which inputs and outputs are recorded, and how often records are written. By default, contents are
+            recorded only with LangGraph's own serializer.
         tools: Time limits and sizes of the ledger of tool executions.
         tool_policy: Policy of tools that have none of their own.
-        thread_ttl: How long new threads are kept after their last activity, unless `threads.set_ttl` or
-            `threads.expire` says otherwise; for ever by default. `maintain` deletes them then.
-        thread_ttl_strategy: What `maintain` does with such threads: `delete`, the default, or `keep_latest`, which
+        thread_ttl: How long new threads are kept after their last activity; for ever by default. `maintain` deletes
+            expired threads. `threads.set_ttl` and `threads.expire` set another time for one thread.
+        thread_ttl_strategy: What `maintain` does with expired threads: `delete`, the default, or `keep_latest`, which
             prunes all but their newest checkpoints.
         graphs: Names of the graphs that may be enqueued; any by default.
-        run_key: Key of enqueued runs that are given none: a path in their config, like `configurable.user_id`, or a
-            function of the config. No key by default.
+        run_key: Source of the default key of enqueued runs, such as their user: a path in their config, like
+            `configurable.user_id`, or a function of the config. Keys take turns in the queue. By default, no key.
         webhooks: Secret of webhooks, and the networks to which they may be delivered; by default the values of
             `PGSTATE_WEBHOOK_SECRET` and `PGSTATE_WEBHOOK_NETWORKS`.
         memory: Indexes, times to live and versions of long-term memory; see `langgraph_pgstate.memory`.
@@ -223,8 +223,8 @@ class _State:
     def _hooks(self, options: StateOptions) -> PutHooks:
         """Return the hooks of the saver's puts. The recorder is the first, because it sets the run's id for the others.
 
-        The caller's own serializer may encrypt, so messages are not copied into a table in clear text then. Projected
-        channels are copied, because the caller has named each of them.
+        Messages are copied into a table in clear text only with LangGraph's own serializer, because another one may
+        encrypt them. Projected channels are always copied, because the caller has named each of them.
         """
         project, thread_ttl = options.get("project") or (), options.get("thread_ttl")
         members: list[PutHook] = [self._recorder]
@@ -257,7 +257,7 @@ class _State:
         """Return the name of a tenant that this state may serve.
 
         Raises:
-            ConfigurationError: If it is not usable, or the state is another tenant's.
+            ConfigurationError: If the name is not usable, or the state is another tenant's.
         """
         found = tenant_of(tenant)
         if self.tenant not in (None, found):
@@ -289,8 +289,8 @@ class _State:
         """Return a copy of a graph whose runs, spans and events are recorded.
 
         Raises:
-            ConfigurationError: If the graph runs on another server, lacks a channel named in `project=`, or has one
-                there that does not fit JSON.
+            ConfigurationError: If the graph runs on another server, lacks a channel named in `project=`, or declares
+                such a channel with a type that JSON cannot represent.
         """
         if self._project:
             check_projectable(graph, self._project)
@@ -304,30 +304,30 @@ class PGState(_State):
     """Checkpoints, record, tool executions and leases of a LangGraph application. Safe to share between threads.
 
     Args:
-        connection: A psycopg `ConnectionPool`, or a `Connection`, that the caller owns and closes. A recorder with
-            a pool writes in the background; with a connection only within the calls made here, when a run ends.
+        connection: A psycopg `ConnectionPool`, or a `Connection`, that the caller owns and closes. With a pool, the
+            recorder writes in the background. With a connection, it writes within the caller's calls, when a run ends.
         options: See `StateOptions` and `SaverOptions`.
 
     Attributes:
         saver: The checkpointer, to be compiled into graphs.
         threads: Threads, their users, agents and status; search by metadata and projected state; branches, forks,
             labels, differences.
-        archive: The archive: threads whose rows are outside of the database, and come back exactly.
+        archive: The archive: threads whose rows are stored outside of the database, and can be restored exactly.
         retention: Policies of how long threads are kept.
         parquet: Parquet files for analysts.
         interrupts: Interrupts of threads, and their answers.
         runs: The queue: enqueue runs, wait for them, cancel and retry them. Their history: status, usage, cost, the
             checkpoints they made.
         schedules: Schedules, which enqueue runs at set times.
-        webhooks: Webhooks, which report the ends of runs: failed webhooks, and their repeated delivery.
+        webhooks: Webhooks, which report the ends of runs; lists failed webhooks, and delivers them again.
         assistants: Assistants: graphs with a config and a context of their own, for the server.
         files: Files of agents, in versions; for deepagents as `PGFiles(state, namespace=…)`.
         spans: Traces, and statistics of tools.
         tools: The ledger of tool executions.
         memory: Long-term memory, LangGraph's store.
-        messages: Conversations, the part of them that a model is shown, and full-text search.
+        messages: Conversations, the part of a conversation that a model is shown, and full-text search.
         events: The audit trail.
-        audit: Chains of events by hashes, if `setup(audit=True)` has turned them on.
+        audit: Hash chains of events, which reveal later changes, if `setup(audit=True)` has turned them on.
         privacy: Export and erasure of what is stored about a person.
         prices: Prices of tokens.
         leases: Leases of threads.
@@ -373,7 +373,7 @@ class PGState(_State):
         )
         self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = PGStateSaver.over(database, self._saver_options(options), self._hooks(options))
-        # Keep this state while graphs or ledgers use `database`: a collected state closes its connections.
+        # A garbage-collected state closes its connections, so whatever uses `database` must keep the state alive.
         database.owner = self
         # Objects that `close` closes, besides the state's own parts.
         self._resources, self._at_exit = ExitStack(), AtExit(self, type(self).close)
@@ -483,25 +483,25 @@ class PGState(_State):
     ) -> TenancyMove:
         """Move the rows of this schema to tenants that are kept apart, while the application goes on.
 
-        Safe to stop, and to repeat with the same arguments or none, which goes on where it was. Connect as the owner of
-        the tables.
+        Safe to stop. Call it again with the same arguments, or with none, to continue. Connect as the owner of the
+        tables.
 
         Args:
             tenant: The tenant of all rows.
             tenant_from: Where a thread's tenant is found if `tenant` is not given: `tenant_id`, `user_id` or
-                `metadata.KEY`. A row of no thread is read itself.
+                `metadata.KEY` of the thread, or of the row itself if it belongs to no thread.
             otherwise: The tenant of rows for which `tenant_from` finds none.
             namespace_part: Position, from 1, of the tenant's label in the namespaces of memories and files.
             operators: Roles that see the rows of all tenants.
             workers: Roles that may list the names of the tenants, besides the owner.
-            switch: Whether the move ends by keeping tenants apart. If not, it only prepares this, and nothing changes
-                for the application.
+            switch: Whether tenants are kept apart at the end of the move. If false, this is only prepared, and nothing
+                changes for the application.
             progress: Called after each batch.
 
         Raises:
             ConfigurationError: If arguments are not usable, or another move was begun.
             TenantError: If rows have no tenant, or the server is older than PostgreSQL 15.
-            ConflictError: If transactions of others lock tables at each attempt to switch. Repeat it.
+            ConflictError: If other transactions lock tables at each attempt to switch. Repeat the call.
         """
         rule, roles = moving.rule_of(tenant, tenant_from, namespace_part), tenancy.roles_of("rls", operators, workers)
         made = moving.move_to_tenants(
@@ -519,12 +519,12 @@ class PGState(_State):
         """Undo a move to tenants that has not ended, and return whether there was one. No row is lost.
 
         Raises:
-            TenantError: If it has ended.
+            TenantError: If the move has ended.
         """
         return run_blocking(moving.undo_move(BlockingRunner(self._database.whole), self._queries))
 
     def keeps_tenants_apart(self) -> bool:
-        """Return whether the tables keep tenants apart, so that each call needs one. One round trip."""
+        """Return whether the tables keep tenants apart, so that each call needs a tenant. One round trip."""
         return self._database.run(tenancy.has_walls, self._queries)
 
     def check_schema(self) -> None:
@@ -536,10 +536,10 @@ class PGState(_State):
         self._database.whole.run(schemas.check_version, self._queries)
 
     def recorder(self) -> Recorder:
-        """Return the callback handler that `record` binds; for `config["callbacks"]`.
+        """Return the recorder as a callback handler, for `config["callbacks"]` of graphs that `record` did not return.
 
         Callbacks see only the metadata of a config. The handler records a run on the thread that `thread_id` in the
-        metadata names, so a client must not set it. A graph of `record` needs no handler.
+        metadata names, so clients must not be able to set this key.
         """
         return self._recorder
 
@@ -619,7 +619,7 @@ class PGState(_State):
 
     @cached_property
     def audit(self) -> Audit:
-        """Chains of events by hashes."""
+        """Hash chains of events, which reveal later changes."""
         return Audit(self._fresh, self._queries)
 
     @cached_property
@@ -667,14 +667,14 @@ class PGState(_State):
     ) -> MaintenanceReport:
         """Make the coming months' partitions, settle runs of processes that died, and drop old months if asked to.
 
-        Threads that have expired are deleted, as `threads.sweep` does. Runs that are due and that no
-        worker could claim are made ready. What was done is stored with the sizes of the tables; see `overview`.
+        Expired threads are deleted, as by `threads.sweep`. If no run of a thread is ready in the queue, the next one is
+        made ready. A report is stored with the sizes of the tables; see `overview`.
 
         Args:
             months: Number of coming months whose partitions are made.
-            drop_older_than: Drop the spans of months that ended so many months ago; all are kept when left out.
-            stream_ttl: Time for which events of runs are kept at least; longer while the run is in the queue. They
-                are dropped by days (UTC).
+            drop_older_than: Drop the spans of months that ended so many months ago; by default none.
+            stream_ttl: Minimum time for which events of runs are kept; longer while the run is in the queue. Whole days
+                (UTC) are dropped.
         """
         return run_blocking(self._maintain(BlockingRunner, months, drop_older_than, stream_ttl))
 
@@ -689,8 +689,8 @@ class PGState(_State):
     ) -> BackfillReport:
         """Record messages and interrupts of threads that were written without a recorder.
 
-        Thread by thread and page by page, in small transactions; safe to repeat, to stop, and while runs go on.
-        Records that equal the state stay as they are. Runs, spans and events cannot be recorded later.
+        Uses small transactions. Safe to repeat, to stop, and while runs go on. Records that equal the state are not
+        changed. Runs, spans and events cannot be recorded later.
 
         Args:
             thread_ids: Only these threads.
@@ -780,7 +780,7 @@ class AsyncPGState(_State):
         )
         self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = AsyncPGStateSaver.over(database, self._saver_options(options), self._hooks(options))
-        # Keep this state while graphs or ledgers use `database`: a collected state closes its connections.
+        # A garbage-collected state closes its connections, so whatever uses `database` must keep the state alive.
         database.owner = self
         self._resources, self._at_exit = AsyncExitStack(), AtExit(self, type(self)._close_at_exit)
 
@@ -879,10 +879,10 @@ class AsyncPGState(_State):
         await self._database.whole.run(schemas.check_version, self._queries)
 
     def recorder(self) -> AsyncRecorder:
-        """Return the callback handler that `record` binds; for `config["callbacks"]`.
+        """Return the recorder as a callback handler, for `config["callbacks"]` of graphs that `record` did not return.
 
         Callbacks see only the metadata of a config. The handler records a run on the thread that `thread_id` in the
-        metadata names, so a client must not set it. A graph of `record` needs no handler.
+        metadata names, so clients must not be able to set this key.
         """
         return self._recorder
 
@@ -962,7 +962,7 @@ class AsyncPGState(_State):
 
     @cached_property
     def audit(self) -> AsyncAudit:
-        """Chains of events by hashes."""
+        """Hash chains of events, which reveal later changes."""
         return AsyncAudit(self._fresh, self._queries)
 
     @cached_property
@@ -1048,7 +1048,7 @@ class AsyncPGState(_State):
             await self._stop()
 
     def _close_at_exit(self) -> None:
-        """Write waiting records at exit. Sessions end with the process, usually after the event loop has ended."""
+        """Write waiting records at exit, usually after the event loop has ended. Sessions end with the process."""
         loop = self.saver.loop
         if loop is not None and loop.is_running():
             # The event loop still runs in a daemon thread.

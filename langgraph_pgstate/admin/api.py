@@ -64,18 +64,18 @@ from langgraph_pgstate.threads.types import Progress
 
 OnProgress = Callable[[Progress], None]
 
-# Classes 22 and 54: the data of this thread does not fit the tables. Other threads may fit.
+# SQLSTATE classes 22 and 54: the data of one thread does not fit the tables. Other threads may fit.
 _DATA_ERRORS = ("22", "54")
 
 
 class Admin:
-    """Operations on a whole schema, blocking.
+    """Operations on a whole schema, for scripts and the command line. All calls block.
 
     Args:
         database: The database.
         tenant: The tenant whose threads are processed, if tenants are kept apart.
-        serde: The serializer of the application's saver, if it is not the default; only `check(deep=True)` decodes with
-            it. Values are split into shared segments only for LangGraph's own serializer.
+        serde: The serializer of the application's saver, if it is not the default. `check` and `upcast` decode with it.
+            Imports split values into shared segments only with LangGraph's own serializer.
         encryption: The encryption of the application's saver, if it has one.
 
     Example:
@@ -274,7 +274,7 @@ class Admin:
         """Wrap all data keys by the first master key of the encryption, and return how many were wrapped again.
 
         Only the table of data keys is read and written, in pages of some hundred keys. If interrupted, a repeated call
-        continues. Programs must have been given the new master key before, and may forget the old one afterwards.
+        continues. Give all programs the new master key before. Afterwards, they do not need the old one.
 
         Args:
             every: Also wrap keys again that the first master key has wrapped, for example after it was rotated.
@@ -282,7 +282,7 @@ class Admin:
 
         Raises:
             ConfigurationError: If there is no encryption.
-            KeyUnavailableError: If a master key does not answer.
+            KeyUnavailableError: If a master key does not respond.
             DataKeyError: If a data key was wrapped by a master key that the encryption does not have.
         """
         return run_blocking(rewrap(KeyLoader(self._database), self._keys(), every=every, progress=progress))
@@ -300,11 +300,11 @@ class Admin:
         this time, rows that they wrote meanwhile are encrypted again, too, and the old keys are retired. Retired keys
         stay in the table, for archives and dumps.
 
-        If interrupted, a repeated call continues with the same keys. A new rotation begins after its end.
+        If interrupted, a repeated call continues with the same keys. A call after the end begins a new rotation.
 
         Args:
             scope: The name of a data key; by default the data keys of all scopes.
-            wait: Whether to wait for other processes. Otherwise a later call ends the rotation.
+            wait: Whether to wait for other processes. If false, a later call must end the rotation.
             progress: Called after each page.
 
         Returns:
@@ -333,16 +333,16 @@ class Admin:
     def add_words(self, *, progress: rotation.OnProgress | None = None) -> RotationReport:
         """Store digests of the words of messages and memories that were encrypted without `search="words"`.
 
-        Before, give all programs an encryption with it. Small transactions; the application may run; safe to repeat. A
-        memory is found by the fields that its namespace indexes, else by its text; another item by all of its value.
-        Content that does not decrypt is left.
+        First give all programs an encryption with `search="words"`. The application may run; safe to repeat. Indexed
+        are the words of an item's fields to index, else of a memory's text, else of the whole value. Content that does
+        not decrypt is not changed.
 
         Returns:
-            The number of rows that were read, and as `values` the number of those to which digests were added.
+            A report: `rows` were read, and digests were added to `values` of them.
 
         Raises:
             ConfigurationError: If there is no encryption, or it does not have `search="words"`.
-            KeyUnavailableError: If a master key does not answer. What was stored stays so.
+            KeyUnavailableError: If a master key does not respond. Digests that were stored stay.
         """
         if not self._keys().finds_words:
             raise ConfigurationError("encryption must have search='words' to store digests of words")
@@ -367,7 +367,7 @@ class Admin:
 
         Each checkpoint is one transaction. If interrupted, a repeated call continues. Safe while programs of that
         version run. Programs of an older version can no longer read the upcast checkpoints. Projected channels and
-        messages are updated when their thread continues. The next prune frees the space.
+        messages are updated when their thread continues. The next prune removes the old values.
 
         Args:
             state_version: The version, as in the application's saver.
@@ -543,7 +543,7 @@ class Admin:
         Raises:
             SchemaMissingError: If `setup` was never run here.
             SourceMissingError: If `source_schema` has no store.
-            ConfigurationError: If an argument is not usable, or several indexes fit.
+            ConfigurationError: If an argument is not usable, or several indexes fit and none is named.
             UnavailableError: If one of the servers does not respond. Copied items are kept.
         """
         theirs, language = langgraph_queries(source_schema), settings_of({"language": language}).language
@@ -625,7 +625,7 @@ class Admin:
         queries: Queries,
         after: str | None = "",
     ) -> Iterator[str]:
-        """Return the ids of all threads, page by page. `None` starts before the empty id of other savers."""
+        """Yield the ids of all threads, read page by page. With `None`, also the empty id, which other savers allow."""
         while page := database.run(next_page, queries, after):
             yield from page
             after = page[-1]

@@ -39,7 +39,7 @@ GAUGES: Final = {
     "pending_span_exports": "Batches of ended spans that the exporter of traces has not sent yet.",
     "oldest_pending_span_export_seconds": "Age of the oldest batch of ended spans that is not exported yet.",
     "expired_threads": "Threads that have expired and are not deleted yet.",
-    "oldest_expired_thread_seconds": "Time since the first of the threads that are not deleted yet expired.",
+    "oldest_expired_thread_seconds": "Time since the first expiry of a thread that is not deleted yet.",
 }
 """The numbers that `read_gauges` returns, with their meaning."""
 

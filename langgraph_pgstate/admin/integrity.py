@@ -36,8 +36,8 @@ class _Segment:
         size: Bytes of its content.
         count: Number of elements, if its content is an array.
         why: Defect of the segment, if any.
-        decoded: With a deep check, the decoded places in the segment and their defects. The key `None` stands for its
-            elements.
+        decoded: With a deep check, the defect of each decoded value by its place, `(type, offset, length)`; `None` for
+            no defect. The key `None` stands for the elements of a list.
     """
 
     size: int = 0
@@ -61,7 +61,7 @@ async def check_thread(db: Connection, queries: Queries, codec: ValueCodec | Non
         db: The connection, not in a transaction.
         queries: The queries of the schema.
         codec: Also decodes every value; with `None`, only checksums and references are checked.
-        thread_id: The thread; one that does not exist has no problems.
+        thread_id: The thread. A thread that does not exist has no problems.
 
     Returns:
         The counts and defects. Damage never raises.

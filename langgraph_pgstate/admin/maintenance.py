@@ -49,7 +49,7 @@ async def maintain(
         queries: The queries of the schema.
         tenants: The databases of the tenants; `None` if tenants are not kept apart.
         months: Number of months ahead for which partitions are made.
-        drop_older_than: Drop the spans of months that lie entirely more than this many months before the current one.
+        drop_older_than: Drop the spans of months that are more than this number of months before the current month.
         stream_ttl: Minimum time for which events of runs are kept. Events are dropped by days (UTC).
     """
     begun, run = time.monotonic(), runner.run

@@ -1,6 +1,6 @@
 """Encryption of stored values that are plain or under older data keys, and digests of words that are missing.
 
-All of it page by page, while applications run.
+Values are processed page by page, while applications run.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def encrypt(database: Database, queries: Queries, progress: OnProgress | None) -
 
 
 def add_words(database: Database, queries: Queries, progress: OnProgress | None) -> RotationReport:
-    """Store digests of the words of what was encrypted without them. See `Admin.add_words`."""
+    """Store digests of the words of content that was encrypted without them. See `Admin.add_words`."""
     report = RotationReport()
     for table, first in (("messages", ("", "", "", "")), ("memories", ("{}", ""))):
         cursor: tuple[Any, ...] | None = first

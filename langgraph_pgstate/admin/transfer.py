@@ -71,7 +71,7 @@ class Record:
 
 @dataclass(slots=True)
 class Outline:
-    """The keys of a thread.
+    """The keys of a thread's checkpoints and pending writes.
 
     Attributes:
         checkpoints: `(checkpoint_ns, checkpoint_id)` of each checkpoint.

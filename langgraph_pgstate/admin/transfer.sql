@@ -14,7 +14,7 @@ SELECT checkpoint_id, parent_checkpoint_id, metadata::text, state, segment_ids, 
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: import_thread
--- Insert a thread's row, or extend the time it covers.
+-- Insert a thread's row, or extend the time between its `created_at` and `updated_at`.
 INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, created_at, updated_at)
 VALUES (
     :thread_id, :agent, :user_id, :tenant_id, coalesce(:first_at::timestamptz, now()), coalesce(:last_at::timestamptz, now())

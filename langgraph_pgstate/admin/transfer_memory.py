@@ -94,7 +94,7 @@ class Side(Protocol):
         ...
 
     async def stored(self, db: Connection, items: Sequence[Item]) -> dict[Key, Item]:
-        """Return this side's items of some names, with embeddings."""
+        """Return this side's items with the same namespaces and keys as `items`, with embeddings."""
         ...
 
     def refusal(self, item: Item) -> str | None:
@@ -194,7 +194,7 @@ class Transfer:
 
     def _difference(self, one: Item, there: Item) -> str | None:
         if there.updated_at < one.updated_at:
-            return "it was changed at the same moment"
+            return "another program changed it during the copy"
         if one.content != there.content and _parsed(one.content) != _parsed(there.content):
             return "its value differs"
         if one.created_at != there.created_at:
@@ -264,7 +264,7 @@ class OurSide:
 
     Args:
         queries: The queries of the schema.
-        index: Index whose embeddings are exported, or that takes them; `None` for none.
+        index: Index from which embeddings are exported, or into which they are imported; `None` for none.
         indexes: All indexes.
         language: Configuration of PostgreSQL's full text.
     """
@@ -524,7 +524,7 @@ def fitting_index(indexes: Sequence[OpenIndex], name: str | None, vectors: Their
     """
     if name is not None and (index := named_index(indexes, name)) is not None:
         if vectors is None or vectors.dims != index.index.dims:
-            has = "none" if vectors is None else f"some of {vectors.dims:,} dimensions"
+            has = "no embeddings" if vectors is None else f"embeddings of {vectors.dims:,} dimensions"
             raise ConfigurationError(
                 f"index {name!r} takes embeddings of {index.index.dims:,} dimensions, but the store has {has}"
             )

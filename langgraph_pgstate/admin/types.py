@@ -108,7 +108,7 @@ class DatabaseOverview:
 
 
 class Gauge(NamedTuple):
-    """A number that can go up and down.
+    """A number for monitoring that can go up and down.
 
     Attributes:
         name: Name of the gauge.
@@ -135,7 +135,7 @@ class CheckReport:
         orphan_writes: Rows of pending writes without a checkpoint. The checkpoint is not stored yet or was lost;
             `maintain` removes such rows later.
         types: Stored types outside LangGraph, as `module:name`, sorted. Empty unless the caller asked for them.
-        others: Values of another serializer, whose types cannot be listed.
+        others: Number of values of another serializer, whose types cannot be listed.
     """
 
     threads: int = 0

@@ -28,7 +28,7 @@ _PAGE: Final = 100
 async def upcast_thread(
     db: Connection, queries: Queries, codec: ValueCodec, states: StateVersions, thread_id: str, dry_run: bool
 ) -> UpcastReport:
-    """Upcast the checkpoints of one thread. Each is one transaction, so it can be interrupted and repeated at any time.
+    """Upcast the checkpoints of one thread. Each is one transaction, so the call can be stopped and repeated.
 
     Safe while runs append: a checkpoint that is written again meanwhile is skipped. Ids, links, times, metadata and
     pending writes are kept. Two round trips for each outdated checkpoint.

@@ -1,4 +1,4 @@
-"""Digests of the words of messages and memories that were encrypted without them."""
+"""Digests of words for messages and memories that were encrypted without such digests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from langgraph_pgstate.encryption.columns import KEYS
 from langgraph_pgstate.memory.texts import texts_of, words_of
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# Rows in a page, and most in a transaction.
+# Number of rows in a page, and their maximum in a transaction.
 _PAGE: Final = 100
 
 
@@ -29,7 +29,7 @@ async def add_words_to_page(
         cursor: The key after which the page begins.
 
     Returns:
-        The key of its last row, or `None` if it was the last page; its number of rows; and how many were changed.
+        The key of the page's last row, or `None` for the last page; the numbers of rows read and of rows changed.
     """
     names = KEYS[table]
     find = queries.find_messages_without_words if table == "messages" else queries.find_memories_without_words
@@ -53,7 +53,7 @@ async def add_words_to_page(
 
 
 def _text_of(value: Mapping[str, Any], fields: Sequence[str] | None) -> str:
-    """Return the text of an item that is searched: that of its fields, or of a memory, or all."""
+    """Return the text by which an item is searched: of its fields to index, else its `content`, else all its value."""
     if fields:
         return words_of(texts_of(value, fields))
     text = value.get("content")

@@ -14,7 +14,7 @@ from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 
 _STYLES = {"success": "green", "error": "red", "timeout": "yellow", "unknown": "yellow", "running": "cyan"}
-_SETTLED = {"done": "success", "retry": "pending: it runs when it comes up again", "fail": "error"}
+_SETTLED = {"done": "success", "retry": "pending: it runs when it is called again", "fail": "error"}
 _MOST = 1000
 
 

@@ -149,12 +149,12 @@ def _list(target: Target, found: Any) -> None:
     if target.is_json:
         print_json_page(found)
         return
-    table = new_table("namespace", "key", "kind", "content", "valid from", right=("told again",))
+    table = new_table("namespace", "key", "kind", "content", "valid from", right=("repeated",))
     for one in found:
         namespace = " / ".join(one.namespace)
         cells = [namespace, one.key, one.kind, one.content, format_time(one.valid_from)]
         table.add_row(*map(escape, cells), str(one.duplicates or ""))
-    show(table, len(found), "memory", None, spare=("told again", "valid from", "namespace"), prose=("content",))
+    show(table, len(found), "memory", None, spare=("repeated", "valid from", "namespace"), prose=("content",))
 
 
 def _show(target: Target, found: Any) -> None:
@@ -237,7 +237,7 @@ def _reindex(target: Target, config: Path) -> None:
 
 def _drop_index(target: Target, memory: Any, name: str, is_sure: bool) -> None:
     if not is_sure:
-        typer.confirm(f"delete the index {name} with its embeddings, which no program may use?", abort=True, err=True)
+        typer.confirm(f"delete index {name} with its embeddings, if no program uses it any more?", abort=True, err=True)
     memory.drop_index(name)
     if target.is_json:
         print_json({"dropped": name})

@@ -127,7 +127,7 @@ def privacy(
     for kept in done.kept:
         console.print(f"[bold red]left:[/] {escape(kept.thread_id)}: {escape(kept.why)}")
     if done.kept:
-        console.print("no receipt until that is erased, too: repeat the command when nothing keeps it")
+        console.print("there is no receipt yet: repeat the command when nothing keeps these rows any more")
     if done.receipt is not None:
         console.print(f"receipt {escape(str(done.receipt['receipt_id']))}, signature {done.receipt['algorithm']}")
     raise typer.Exit(int(not done.is_complete))

@@ -59,7 +59,7 @@ LETTER_ACTIONS: Final = ("list", "retry", "discard")
 _CONFIG: Final = "langgraph.json"
 # Seconds to wait for threads of blocking nodes. After this time, the process ends without waiting for them.
 _THREAD_SECONDS: Final = 1.0
-# Seconds between two lines that say why a run does not begin.
+# Seconds between two checks of why a run does not begin.
 _TELL_SECONDS: Final = 2.0
 
 RunArgument = Annotated[
@@ -265,7 +265,7 @@ def cancel(
     if target.is_json:
         print_json({"thread_id": thread, "run_id": found.run_id, "status": status})
     elif status == "running":
-        console.print("its worker was asked to stop it")
+        console.print("its worker was asked to stop the run")
     else:
         console.print(f"the run has the status {status}")
 

@@ -144,8 +144,8 @@ def why_pending(target: Target, part: Runs, thread_id: str, run_id: str) -> str 
             queue = None if queued.queue == DEFAULT_QUEUE else queued.queue
             command = command_of("worker", f"{queued.graph}=FILE.py:NAME", queue=queue, version=queued.version or None)
             return (
-                f"no worker is heard that accepts graph {queued.graph}{version} of queue {queued.queue}; "
-                f"one is started by {target.program()} {command}"
+                f"no live worker accepts graph {queued.graph}{version} of queue {queued.queue}; "
+                f"start one by {target.program()} {command}"
             )
     return None
 
@@ -220,8 +220,8 @@ def maintain(
 ) -> None:
     """Make partitions, end dead runs, sweep expired threads.
 
-    Run it daily. A run is dead if its process has died. The exit code is 1 if a policy of retention has left
-    threads for an error.
+    Run it daily. A run is dead if its process has died. The exit code is 1 if an error kept a policy of retention from
+    some threads.
     """
     target: Target = ctx.obj
     with target.connect() as state:
@@ -314,7 +314,7 @@ def _sweep(state: PGState, limit: int | None) -> PruneResult:
 
 def _swept(result: PruneResult) -> str:
     if not result.threads:
-        return "expired threads: none that is not in use"
+        return "expired threads: none, or only threads in use"
     gone = f"{count(result.checkpoints, 'checkpoint')}, {bytes_in_words(result.bytes)}"
     what = "to delete or prune" if result.dry_run else "deleted or pruned"
     return f"expired threads {what}: {result.threads:,}, with {gone}"

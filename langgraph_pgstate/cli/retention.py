@@ -52,10 +52,10 @@ def retention(
     delete_after: Annotated[str | None, _age_option("delete threads without activity, also archived ones")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With apply: only count, and estimate the bytes.")] = False,
 ) -> None:
-    """Set how long threads are kept, and what comes then.
+    """Set how long threads are kept, and what happens then.
 
-    `maintain` and workers apply the policies. They do not change a thread that is held. The exit code of `apply` is 1
-    if threads that are due were left for an error.
+    `maintain` and workers apply the policies. They do not change a thread under a legal hold. The exit code of `apply`
+    is 1 if an error kept a policy from threads that are due.
     """
     target: Target = ctx.obj
     if name is None and action in ("set", "remove"):

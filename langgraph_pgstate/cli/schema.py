@@ -1,4 +1,4 @@
-"""The commands that make and migrate the tables, and show them: `setup`, `migrate`, `status`."""
+"""The commands that make, migrate and show the tables: `setup`, `tenancy`, `migrate`, `status`."""
 
 from __future__ import annotations
 

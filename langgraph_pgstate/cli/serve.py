@@ -94,7 +94,7 @@ def serve(
         load_environment(config)
         target = target.with_environment()
     with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:
-        # The limit is made before the fork, so that all processes count together.
+        # The limit is made before the fork, so that all processes share its counts.
         limit = None if rate_limit is None else RateLimit(rate_limit)
         options: ServerOptions = {"worker": worker, "read_only": read_only, "rate_limit": limit}
         if receipt_key is not None:

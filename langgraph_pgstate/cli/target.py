@@ -72,15 +72,15 @@ class Target:
         Args:
             accept_plain: Whether content that is not encrypted may be read.
 
-            Raises:
-                ConfigurationError: If the environment is invalid.
+        Raises:
+            ConfigurationError: If the environment is invalid.
         """
         from langgraph_pgstate import Encryption
 
         return Encryption.from_environment(os.environ, accept_plain=accept_plain)
 
     def with_environment(self) -> Target:
-        """Return this target, with the environment's DSN if none is given. A file may have changed the environment."""
+        """Return this target, with the environment's DSN if none is given. A configuration file may have set it."""
         return self if self.dsn is not None else replace(self, dsn=dsn_from_environment(os.environ))
 
     @contextmanager
@@ -179,4 +179,4 @@ def _holds_data(directory: Path) -> bool:
     try:
         return (directory / "PG_VERSION").exists()
     except PermissionError:
-        return True  # It belongs to another user: opening it raises the error.
+        return True  # The directory belongs to another user, and opening it raises an error.

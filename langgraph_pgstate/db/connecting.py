@@ -239,7 +239,7 @@ class _BlockingPool(ConnectionPool[Any]):
     """A pool that loses no connection when a signal handler raises during a wait.
 
     psycopg's pool would give the connection to the call that has ended by the exception. Signal handlers run only in
-    the main thread, so another thread waits for it.
+    the main thread, so a call in the main thread lets another thread wait for the connection.
     """
 
     _starts_threads = True

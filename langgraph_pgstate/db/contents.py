@@ -13,14 +13,17 @@ Lines below a statement's description declare its content. Each names a column o
     -- searches: messages.content from query
     -- leaves: checkpoints.state
 
-`from` names the parameter, or the column of the result: that of the content by default. A path leads to a key in the
-objects of a JSON parameter. `by` names the places and sizes of values that are passed as one byte string; `in`, a
-JSON parameter of objects that have them as `start` and `length`. `with` names where a part of the row's key is found,
-if not under its own name: in the object, the row, or a parameter, of which a list has one for each value. `of kind 0`
-chooses rows by a column such as `kind`. A part `key.1` is an item of an array. With `if intact`, a value that does
-not decrypt raises its error when it is read, and hides no other. `matches` is a filter on objects, and works for keys
-that stay readable or are searchable; `searches` does not work with encryption, except for words that are stored as
-digests. `leaves` neither writes nor returns content.
+- `seals` encrypts a parameter. `opens` decrypts a column of the result. `leaves` neither writes nor returns content.
+- `matches` is a filter on objects. It works for keys that stay readable or are searchable.
+- `searches` is a search. With encryption, it works only for words that are stored as digests.
+- `from` names the parameter, or the column of the result; by default the content's column. A dotted path leads to a key
+  in the objects of a JSON parameter.
+- `by` names parameters with the starts and lengths of values that are passed as one byte string. `in` names a JSON
+  parameter whose objects have `start` and `length`.
+- `with` says where a part of the row's key is, if not under its own name: in the object, in the row, or in a parameter.
+  A list parameter has one part for each value. `key.1` is an item of an array.
+- `of kind 2` chooses rows by a column, here `kind`.
+- `if intact`: a value that does not decrypt raises its error only when it is read, so other values can be read.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ _AROUND: Final = 60
 
 
 class Cipher(Protocol):
-    """The data keys of a database."""
+    """What this module uses of the data keys of a database (`KeyRing`)."""
 
     def seal(self, column: str, content: Content, parts: Sequence[Any], value: bytes) -> bytes:
         """Return a value encrypted under the current key of its row's scope."""
@@ -110,11 +113,11 @@ class Cipher(Protocol):
         ...
 
     def words(self, text: str) -> str:
-        """Return the digests of a text's words, if they can be searched."""
+        """Return the digests of a text's words; an empty text unless words can be searched."""
         ...
 
     def mark(self, column: str, parts: Sequence[Any], digest: str) -> str:
-        """Return a digest by a key in place of another digest."""
+        """Return a keyed digest in place of a plain one, which anyone could compute from the content."""
         ...
 
 
@@ -137,12 +140,12 @@ class Contents:
     """The declared content of a statement.
 
     Args:
-        lines: The lines of its head.
-        has_vectors: Whether it stores embeddings; then it is refused with encryption unless they are allowed.
+        lines: The declarations below the statement's description.
+        has_vectors: Whether the statement stores embeddings. With encryption, it is refused unless they are allowed.
 
     Attributes:
         columns: Tables and columns of the content.
-        keys_query: The statement that returns data keys by their ids; `None` if it opens nothing.
+        keys_query: The statement that returns data keys by their ids; `None` before `of_schema` sets it.
         places: Positions of the result's columns by name; `None` until the first result. A statement has the same
             columns at each execution.
     """
@@ -173,7 +176,7 @@ class Contents:
 
         Raises:
             MissingKeysError: If data keys have to be loaded first.
-            ConfigurationError: If it searches encrypted content, or stores embeddings that are not allowed.
+            ConfigurationError: If the statement searches encrypted content, or stores embeddings that are not allowed.
         """
         if self._has_vectors and not cipher.admits_vectors:
             raise ConfigurationError(
@@ -263,9 +266,9 @@ class Contents:
         return found
 
     def key_ids(self, rows: Sequence[Any]) -> dict[str, str]:
-        """Return the ids of data keys that texts of rows name as encrypted texts do, each with a column.
+        """Return the ids of data keys in texts that look encrypted, each with the column of a text.
 
-        Without keys, a text is encrypted if the database has its data key. A person may have written any other.
+        For programs without keys: such a text is encrypted if the database has the data key. Else a person wrote it.
         """
         places = self.places
         assert places is not None
@@ -320,7 +323,7 @@ def _by_source(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
 
 
 def _at(parameters: Mapping[str, Any], number: int) -> Callable[[str], Any]:
-    """Return a function from an index to a parameter's value; for a list, to the item at the index."""
+    """Return a function from a parameter's name to its value; for a list, to the item at index `number`."""
 
     def find(name: str) -> Any:
         value = parameters[name]
@@ -330,7 +333,7 @@ def _at(parameters: Mapping[str, Any], number: int) -> Callable[[str], Any]:
 
 
 def _alone(parameters: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return a function that returns a parameter, or the only item of a list of ids."""
+    """Return a function from a parameter's name to its value; for a list of `_OF_SEVERAL`, to its only item."""
 
     def find(name: str) -> Any:
         value = parameters[name]
@@ -387,7 +390,7 @@ def _searched(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> dic
     """Return the changed parameters of a search.
 
     Raises:
-        ConfigurationError: If it searches encrypted content.
+        ConfigurationError: If the content is encrypted, and cannot be searched.
     """
     name = part.path[0]
     query = parameters.get(name)
@@ -444,7 +447,7 @@ def _seal_concatenated(cipher: Cipher, part: _Part, parameters: Mapping[str, Any
 
 
 def _seal_laid_out(cipher: Cipher, part: _Part, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Encrypt values of one byte string whose places are in objects, and return the changed parameters."""
+    """Encrypt values of one byte string whose starts are in JSON objects, and return the changed parameters."""
     rows, data, values, at = orjson.loads(parameters[name]), parameters[part.path[0]], [], 1
     for row in rows:
         value = data[row["start"] - 1 : row["start"] - 1 + row["length"]]
@@ -667,7 +670,7 @@ def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, p
     except DataKeyDestroyedError:
         return {key: one for key, one in shown.items() if _is_readable(cipher, part, key)}
     if any(key not in hidden and not _is_readable(cipher, part, key) for key in shown):
-        # Somebody else added it: besides readable keys, only digests of encrypted ones are stored.
+        # Another program added such a key: this package stores only readable keys, and digests of encrypted keys.
         cipher.admit_plain(place)
     return {**shown, **hidden}
 

@@ -75,7 +75,7 @@ _BUSY_SECONDS = 1.0
 _NOTHING = b""
 
 Observer = Callable[[Callable[..., Any]], AbstractContextManager[Any]]
-"""Called with each operation that `run` runs. It runs in the context, with its waits and retries."""
+"""Called with each operation of `run`. The operation runs, with its waits and retries, in the returned context."""
 
 
 Check = Callable[[Connection], Awaitable[None]]
@@ -102,8 +102,8 @@ class _Connected:
         tenant: The only tenant whose rows operations see and write; `None` if tables do not keep tenants apart.
         known_tenants: Tenants for which a check found that the tables keep tenants apart.
         keys: The data keys by which content is encrypted; `None` for none.
-        key_seconds: Seconds that a blocking call waits for data keys. Then it raises, and they are loaded in a thread.
-            `None` to wait as long as the master key may take.
+        key_seconds: Seconds that a blocking call waits for data keys. After this time the call raises, and a thread
+            continues to load the keys. `None` for no limit.
     """
 
     owner: object = None
@@ -389,9 +389,9 @@ class Database(_Connected):
             time.sleep(delay)
 
     def load_keys(self, error: MissingKeysError, held: HeldKeys | None) -> HeldKeys:
-        """Load the data keys that an operation has missed, and return the keys with which it is run again.
+        """Load the data keys that an operation has missed, and return the keys with which to run it again.
 
-        A connection of its own is used if other calls keep all others.
+        If other calls use all connections, a new one is opened.
 
         Args:
             error: The error that says which keys are missing.
@@ -399,7 +399,7 @@ class Database(_Connected):
 
         Raises:
             MissingKeysError: `error`, if there is no key ring, or the operation misses keys again and again.
-            EncryptionError: If a key cannot be loaded, or not in `key_seconds`.
+            EncryptionError: If a key cannot be loaded, or not within `key_seconds`.
         """
         keys = self.keys
         if keys is None:
@@ -599,7 +599,7 @@ class Database(_Connected):
 def join(connection: PsycopgConnection, like: Database) -> Database:
     """Return a database whose operations are part of the transaction on a caller's connection.
 
-    It has the schema and the tenant of `database`. The tenant is set in the caller's transaction.
+    It has the schema and the tenant of `like`. The tenant is set in the caller's transaction.
 
     If the connection is not in autocommit mode, its transaction is opened now. The caller commits it.
     """

@@ -5,7 +5,7 @@ that is taken or returned in a cancelled task. A step that has to wait therefore
 caller's cancellation does not reach. A step that need not wait ends within the caller, without a task.
 
 `asyncio.wait_for` is not used: before Python 3.12 it hides a cancellation that comes at the moment when the awaited
-future is done. A task that loops then never ends. Nor does `asyncio.run`, which cancels each task only once.
+future is done. A task that loops then never ends, and `asyncio.run`, which cancels each task only once, waits for it.
 """
 
 from __future__ import annotations

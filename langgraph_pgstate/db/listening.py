@@ -22,8 +22,8 @@ class Listener:
     transactions.
 
     Args:
-        dsn: The server.
-        channel: The channel.
+        dsn: The connection string.
+        channel: Name of the channel to listen on.
         call: Called in the thread with the notification's payload; must not block.
     """
 

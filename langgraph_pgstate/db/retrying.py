@@ -25,7 +25,8 @@ _MIN_SECONDS: Final = 2.0
 # The second try of a write uses a new connection. If this is read-only, too, more tries would not help. Before
 # psycopg_pool 3.3, a pool replaces only one connection for each try.
 _STANDBY_TRIES: Final = 2 if hasattr(ConnectionPool, "drain") else 1_000
-# A violation may be a prepared statement that a pooler does not know. The second try's new connection has none.
+# A protocol violation may be a prepared statement that a pooler does not know. The second try uses a new connection,
+# without prepared statements.
 _VIOLATION_TRIES: Final = 2
 # Seconds within which lost connections are reported once.
 _QUIET_SECONDS: Final = 10.0
@@ -121,9 +122,9 @@ class Tries:
 
     @property
     def may_fail(self) -> bool:
-        """Whether a failing statement may reveal a lost connection.
+        """Whether this try may fail because its connection was lost. If so, the connection is not checked before.
 
-        This is cheaper than checking the connection before.
+        To fail and to try again is cheaper than to check each connection.
         """
         return self._count == 0 and self._policy.attempts > 1
 

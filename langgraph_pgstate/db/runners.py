@@ -62,7 +62,7 @@ def wait_on_loop(loop: asyncio.AbstractEventLoop | None, coroutine: Coroutine[An
 
 
 class Runner(Protocol):
-    """A runner, blocking or async."""
+    """A database, blocking or async, as shared code uses it. See `Database` for its methods."""
 
     @property
     def keys(self) -> KeyRing | None:
@@ -124,7 +124,7 @@ class Runner(Protocol):
 
 
 class BlockingRunner:
-    """A runner on a blocking database."""
+    """The runner over a blocking database. Its methods never suspend."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -190,7 +190,7 @@ class BlockingRunner:
 
 
 class AsyncRunner:
-    """A runner on an async database."""
+    """The runner over an async database."""
 
     def __init__(self, database: AsyncDatabase) -> None:
         self.database = database

@@ -60,7 +60,7 @@ SETTING: Final = _setting()
 def naming(tenant: str) -> sql.Composed:
     """Return the statement that names the tenant of an open transaction.
 
-    Unlike a query, it may precede the transaction's choice of a snapshot.
+    Unlike a query, it takes no snapshot, so the caller can still set the transaction's isolation level.
     """
     return sql.SQL("SET LOCAL pgstate.tenant = {}").format(tenant)
 

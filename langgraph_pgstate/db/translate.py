@@ -73,8 +73,8 @@ def translate(error: Exception, schema: str) -> PGStateError:
         return TenantError(f"{message}: run `pgstate tenancy` or move_to_tenants; the application may run meanwhile")
     if _is_of_tenants(error):
         return TenantError(
-            f"the tables in schema {schema!r} keep tenants apart, and no tenant is named, or the row is another's: "
-            "name the tenant by tenant=..., or by state.for_tenant(...)"
+            f"the tables in schema {schema!r} keep tenants apart, and no tenant is named, or the row is another "
+            "tenant's: name the tenant by tenant=..., or by state.for_tenant(...)"
         )
     if isinstance(error, pg.UndefinedColumn):
         return SchemaError(

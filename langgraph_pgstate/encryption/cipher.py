@@ -121,7 +121,7 @@ class DataKey:
     Args:
         id: Its id, 16 hexadecimal digits.
         scope: Its scope.
-        secret: The key.
+        secret: The 32 bytes of the key.
     """
 
     __slots__ = ("_raw_id", "_secret", "_subkeys", "id", "scope")
@@ -142,7 +142,7 @@ class DataKey:
             column: Table and column.
             parts: The key of the row.
             content: The content.
-            is_stable: Whether equal arguments give an equal result, which shows a reader of the table that they are
+            is_stable: Whether equal arguments give an equal result. A reader of the table then sees that values are
                 equal.
         """
         associated = _associated(column, parts)
@@ -173,7 +173,7 @@ class DataKey:
         return hmac.digest(self._derived(f"digest\0{purpose}"), content, "sha256").hex()[:32]
 
     def mark(self, purpose: str, digest: str) -> str:
-        """Return an HMAC of a digest, which names the key as an encrypted value does."""
+        """Return an HMAC of a digest, as text that begins with the id of this key, like an encrypted value."""
         return to_text(MAGIC + self._raw_id + bytes.fromhex(self.digest(purpose, digest.encode())))
 
     def words(self, words: Iterable[str]) -> str:
@@ -212,5 +212,5 @@ def _text(part: Any) -> str:
 
 @lru_cache(4096)
 def _labels(namespace: tuple[str, ...]) -> str:
-    """Return a namespace as text. Each value of it needs this several times."""
+    """Return a namespace as text. It is cached, because each value of a namespace needs the text several times."""
     return json.dumps(namespace)

@@ -7,11 +7,11 @@ from typing import Final, Literal, NamedTuple
 Kind = Literal["bytes", "text", "json", "object", "words", "digest"]
 """Type of a column: `bytea`, `text`, `jsonb`, or `jsonb` objects of which chosen keys stay readable.
 
-`words` are text for searches and `digest` a hash of content: they are replaced by digests by a key.
+`words` (text for searches) and `digest` (a hash of content) are replaced by keyed digests.
 """
 
 SEALED_KEY: Final = "pgstate_encrypted"
-"""The key of a `jsonb` object under which its other keys are, encrypted."""
+"""The key of a `jsonb` object whose value has the other keys of the object, encrypted."""
 
 
 class Content(NamedTuple):
@@ -25,8 +25,8 @@ class Content(NamedTuple):
         readable: Keys of JSON objects that are not encrypted.
         lists_segments: Whether the value is also bound to the segment ids of its row.
         plain: Pattern of texts that SQL statements write. They are not encrypted.
-        is_value: Whether it is a value of the store. It is always encrypted. In filters, a missing key counts as null.
-        has_words: Whether digests of its words follow it, if it can be searched by words.
+        is_value: Whether it holds values of the store, which are always encrypted. In filters, a missing key is null.
+        has_words: Whether digests of a value's words are stored after the encrypted value, if words can be searched.
     """
 
     kind: Kind
@@ -157,7 +157,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "memories": _ITEM,
     "memory_versions": (*_ITEM, "version"),
 }
-"""The primary keys of these tables."""
+"""The primary keys of the tables with encrypted columns."""
 
 
 def contents_of(table: str) -> dict[str, Content]:

@@ -53,7 +53,7 @@ _UNKNOWN: Final = (Subject(), "", 0.0)
 _SEARCH: Final = "pgstate:search"
 _MOST_THREADS: Final = 100_000
 _MOST_TENANTS: Final = 10_000
-# Loads of an operation that bring no key which it did not have. More mean that keys are destroyed again and again.
+# Maximum number of loads that bring an operation no new key. More loads mean that keys are destroyed again and again.
 _MOST_STALLS: Final = 50
 _WORD: Final = re.compile(r"\w+")
 _NAMESPACED: Final = frozenset({"memories", "memory_versions", "files", "file_texts", "file_versions"})
@@ -108,7 +108,7 @@ class KeyRing:
     """The data keys of one database, or of one tenant of it. Safe to share between threads.
 
     Args:
-        encryption: The option.
+        encryption: The option `encryption` of the application.
         queries: The queries of the schema.
         tenant: The tenant. Its keys cannot be unwrapped for another one.
     """
@@ -227,10 +227,10 @@ class KeyRing:
         return self._current_key(self._scope_of(column, parts)).id
 
     def note_owner(self, thread_id: str, owner: Callable[[], Mapping[str, Any]]) -> None:
-        """Remember the owner of a thread as a config or a new row names it, unless its row is known to name another.
+        """Remember the owner that a config or a new row names for a thread. An owner that its row names has precedence.
 
         Raises:
-            MissingKeysError: If the thread's row may name what is missing.
+            MissingKeysError: If a part of the owner is not named, and the thread's row, which may name it, is not read.
         """
         asked = self.encryption.asks_owner
         if not asked:
@@ -263,7 +263,7 @@ class KeyRing:
         self._note_thread(target_id, found)
 
     def forget_thread(self, thread_id: str) -> None:
-        """Forget the owner of a thread that was deleted, or not made."""
+        """Forget the owner of a thread that was deleted, or whose creation failed."""
         self._threads.pop(thread_id, None)
 
     def _scope_of(self, column: str, parts: Sequence[Any]) -> str:
@@ -347,15 +347,15 @@ class KeyRing:
                     mine.set_exception(error)
 
     def load_beside(self, load: Callable[[], None], wanted: Collection[tuple[str, str]], seconds: float) -> None:
-        """Load keys in a thread, and wait for them for a time. After it, the thread goes on, and calls do not wait.
+        """Load keys in an OS thread, and wait for them. After `seconds`, the thread goes on, but no call waits for it.
 
         Args:
             load: Loads the keys.
             wanted: The keys.
-            seconds: The time.
+            seconds: Maximum number of seconds to wait.
 
         Raises:
-            KeyUnavailableError: If the master key has not answered in time.
+            KeyUnavailableError: If the master key has not responded in time.
             EncryptionError: If a key cannot be loaded.
         """
         names = frozenset(wanted)
@@ -374,12 +374,12 @@ class KeyRing:
                 done.set_result(None)
 
         if loading is None:
-            # Not of an executor, whose threads the interpreter would wait for at its exit.
+            # A daemon thread, because the interpreter waits for an executor's threads when it exits.
             threading.Thread(target=run, name="pgstate-keys", daemon=True).start()
         try:
             done.result(seconds if loading is None else 0.0)
         except TimeoutError as error:
-            raise KeyUnavailableError(self.encryption.masters[0].id, "its answer is waited for") from error
+            raise KeyUnavailableError(self.encryption.masters[0].id, "a thread still waits for it") from error
 
     async def _load(self, runner: Runner, kind: str, name: str) -> None:
         if kind == THREAD:
@@ -387,7 +387,7 @@ class KeyRing:
             if rows:
                 self._note_thread(name, dict(zip(_OWNER, rows[0], strict=True)))
                 return
-            # Its row may be in a transaction that was not committed yet, so keep the owner that a config has named.
+            # The thread's row may be in a transaction that is not committed yet, so keep the owner that a config named.
             known = self._threads.get(name)
             self._note_thread(name, {} if known is None else _owner_of(known[0]), MIN_CACHE_SECONDS)
         elif kind == SCOPE:
@@ -417,7 +417,7 @@ class KeyRing:
                 # The key was just destroyed or retired. The operation tries again.
                 return
         await self._unwrap(runner, rows[0])
-        # Another thread may have displaced it; then the operation tries again.
+        # Another OS thread may have removed the key from the cache. Then the operation tries again.
         if (found := self._keys.get(rows[0][0])) is not None:
             self._current[scope] = rows[0][0], found.until
 
@@ -473,11 +473,11 @@ class KeyRing:
         self._remember(_Cached(key, master_id, wrapped, is_of_tenant, 0.0))
 
     def context(self, key_id: str, scope: str, *, is_of_tenant: bool = True) -> dict[str, str]:
-        """Return what a wrapped key is bound to.
+        """Return the context to which a master key binds a data key.
 
         Args:
-            key_id: Its id.
-            scope: Its scope.
+            key_id: Id of the data key.
+            scope: Scope of the data key.
             is_of_tenant: Whether it is wrapped for the tenant, if there is one. Keys from before a move to tenants are
                 not.
         """
@@ -525,9 +525,9 @@ class KeyRing:
 
 
 class HeldKeys(KeyRing):
-    """The data keys for an operation that has missed some. Those that it has loaded or used stay until it ends.
+    """The data keys of one operation that has missed some. Keys that it has loaded or used stay until it ends.
 
-    So it ends even if it takes longer than `cache_for`, or needs more keys than `max_cached`.
+    So the operation can end even if it takes longer than `cache_for`, or needs more keys than `max_cached`.
 
     Args:
         ring: The data keys of the database.
@@ -538,7 +538,7 @@ class HeldKeys(KeyRing):
         self._ring, self._note = ring, ring._note_thread
         self._find: dict[str, Callable[[str], Any]] = {KEY: ring._key, SCOPE: ring._current_key, THREAD: ring._thread}
         self._held: dict[tuple[str, str], Any] = {}
-        # Keys at the last miss, and misses since which there were no more.
+        # Number of held keys at the last miss, and number of misses that brought no further key.
         self._counted = self._stalls = 0
 
     async def load_missed(self, runner: Runner, error: MissingKeysError) -> None:
@@ -550,7 +550,7 @@ class HeldKeys(KeyRing):
         """
         for kind, name in sorted(error.wanted):
             await self._ring.load(runner, [(kind, name)])
-            # At once, before other operations displace it.
+            # Hold the key at once, before other operations remove it from the cache.
             with suppress(EncryptionError):
                 self._hold(kind, name)
         self.hold_missed(error)
@@ -586,7 +586,7 @@ class HeldKeys(KeyRing):
         self._note(thread_id, owner, seconds)
 
     def forget_thread(self, thread_id: str) -> None:
-        """Forget the owner of a thread that was deleted, or not made."""
+        """Forget the owner of a thread that was deleted, or whose creation failed."""
         self._held.pop((THREAD, thread_id), None)
         self._ring.forget_thread(thread_id)
 

@@ -18,7 +18,7 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, Data
 _NONCE_BYTES: Final = 12
 
 Context = Mapping[str, str]
-"""What a wrapped key is bound to: its id, and the scope whose key it is. Services log it."""
+"""What a wrapped data key is bound to: its id, its scope, and its tenant, if there is one. Services log it."""
 
 
 @runtime_checkable
@@ -119,8 +119,8 @@ class CallableMasterKey:
 
     Args:
         id: Its name.
-        wrap: Returns a data key encrypted.
-        unwrap: Returns the data key.
+        wrap: See `MasterKey.wrap`.
+        unwrap: See `MasterKey.unwrap`.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from langgraph_pgstate.encryption.masters import MasterKey, master_of
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 _MOST_SCOPE_BYTES: Final = 512
-# Labels of a namespace before the id of its owner.
+# Labels of a namespace that precede the id of an owner.
 _OWNERS: Final = {
     "user": "user_id",
     "users": "user_id",
@@ -116,7 +116,7 @@ class Encryption:
         if not self.masters:
             raise ConfigurationError("keys must have at least one master key")
         if len({master.id for master in self.masters}) < len(self.masters):
-            raise ConfigurationError("keys must have each master key once")
+            raise ConfigurationError("keys must not name a master key twice")
         if not (scope is None or callable(scope) or scope in _SCOPES):
             raise ConfigurationError(f"scope must be one of {', '.join(_SCOPES)}, or a function, got {scope!r}")
         for name, names in (("readable", readable), ("searchable", searchable)):

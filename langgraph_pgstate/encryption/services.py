@@ -1,7 +1,7 @@
 """Master keys of key management services: AWS KMS, Google Cloud KMS, and the transit engine of Vault.
 
 A data key is sent to the service with a context: its id and its scope. The service refuses to unwrap it with another
-context. Lasting refusals, such as "access denied" or "the key is disabled", are errors that are not retryable; data
+context. Permanent refusals, such as "access denied" or "the key is disabled", are errors that are not retryable; data
 keys in memory are then used until `cache_for` ends. Other errors are retryable.
 """
 

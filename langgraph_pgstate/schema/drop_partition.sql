@@ -1,2 +1,2 @@
--- Drops a partition. `spans` and the month stand for others.
+-- Drops a partition. Table and month are placeholders.
 DROP TABLE /*schema*/spans_2000_01;

@@ -1,2 +1,2 @@
--- Keeps rows from being added to a partition until the transaction ends. `spans` and the month stand for others.
+-- Keeps rows from being added to a partition until the transaction ends. Table and month are placeholders.
 LOCK TABLE /*schema*/spans_2000_01 IN SHARE MODE;

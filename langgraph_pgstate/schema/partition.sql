@@ -1,4 +1,4 @@
--- Creates a partition, and moves its rows out of the default one. `spans`, its column and the month stand for others.
+-- Creates a partition, and moves its rows out of the default one. Table, column and month are placeholders.
 LOCK TABLE /*schema*/spans_default IN ACCESS EXCLUSIVE MODE;
 CREATE TABLE /*schema*/spans_2000_01 (LIKE /*schema*/spans INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE);
 WITH strayed AS (

@@ -22,7 +22,7 @@ from langgraph_pgstate.schema.tenancy import has_walls, make_walls, tenant_queri
 _LOCK_NOT_AVAILABLE = "55P03"
 _DROP_TIMEOUT: Final = "500ms"
 HOLDS_KEY: Final = "holds"
-"""Key of the advisory lock that is taken to hold a thread, or to drop the spans of a month."""
+"""Key of the advisory lock that is taken to put a thread under a legal hold, or to drop the spans of a month."""
 _log = logging.getLogger("langgraph_pgstate")
 
 Digest = tuple[int, int]
@@ -58,7 +58,7 @@ async def make_months(
         db: The connection.
         queries: The queries of the schema.
         ahead: Number of months after this one.
-        strayed: Also create partitions of months whose spans are in the default partition.
+        strayed: Whether to also create partitions of months whose spans are in the default partition.
         lock_timeout: Maximum wait for a lock, by default unlimited. After a timeout, the next call makes the remaining
             partitions. Until then the default partition stores the spans.
 
@@ -151,7 +151,7 @@ async def _has_partition(db: Connection, queries: Queries, table: str, period: s
 async def list_old_months(db: Connection, queries: Queries, older_than: int) -> list[str]:
     """Return the months whose spans may be dropped, as `2026_01`.
 
-    A month with spans of a thread that is under a hold is left out, with a warning.
+    A month with spans of a thread that is under a legal hold is left out, with a warning.
 
     Args:
         db: The connection.
@@ -162,7 +162,7 @@ async def list_old_months(db: Connection, queries: Queries, older_than: int) -> 
         ConfigurationError: If `older_than` is not positive.
     """
     if older_than < 1:
-        raise ConfigurationError(f"spans must be kept for at least 1 month, not {older_than}")
+        raise ConfigurationError(f"the number of months of kept spans must be 1 or more, got {older_than}")
     table = f'"{queries.schema}".spans'
     rows = await db.fetch(queries.list_old_months, {"table": table, "months": older_than})
     months = [name.removeprefix("spans_") for (name,) in rows]
@@ -170,7 +170,7 @@ async def list_old_months(db: Connection, queries: Queries, older_than: int) -> 
 
 
 async def digest_month(db: Connection, queries: Queries, month: str) -> Digest:
-    """Return a digest of the spans of a month, of the tenant or of all, which shows later changes. One round trip."""
+    """Return a digest of a month's spans, of the tenant if one is set, to find later changes. One round trip."""
     ((count, total),) = await db.fetch(queries.digest_spans_of_month, {"month": month})
     return count, int(total)
 
@@ -180,7 +180,7 @@ async def drop_months(
 ) -> list[str]:
     """Drop the spans of some months. One transaction each; safe to repeat.
 
-    A month is kept, with a warning, if it has spans of a thread of any tenant that was put under a hold meanwhile.
+    A month is kept, with a warning, if a thread with spans in it, of any tenant, was put under a legal hold meanwhile.
 
     Args:
         db: The connection.
@@ -219,7 +219,7 @@ async def _is_held(db: Connection, queries: Queries, month: str, *, of_all_tenan
     query = walled if of_all_tenants else queries.has_held_spans
     is_held: bool = (await db.fetch(query, {"month": month}))[0][0]
     if is_held:
-        _log.warning("the spans of %s stay: a person holds one of their threads", month)
+        _log.warning("the spans of %s stay: one of their threads is under a legal hold", month)
     return is_held
 
 

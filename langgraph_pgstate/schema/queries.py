@@ -58,8 +58,9 @@ _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
-# Matches comments and strings, which stay; calls; and operators that keep their precedence if qualified. `pg_catalog`
-# has the other operators for exactly the operands' types. `unnest` of several arrays is PostgreSQL's syntax.
+# Matches comments and strings, which are not changed; calls; and operators that keep their precedence if qualified.
+# Other operators need no schema, because `pg_catalog` has them for exactly the operands' types. `unnest` of several
+# arrays is PostgreSQL's syntax, not a call.
 _QUALIFIED = re.compile(
     r"--[^\n]*|'[^']*'|(?<![\w.\"])unnest\((?=(?:[^(),[]|\([^()]*\)|\[[^]]*\])*\))"
     r"|(?<![\w.\"])(?<!\*/)(?!unnest\()[a-z_]\w*\("
@@ -278,7 +279,7 @@ def open_default(schema: str, table: str) -> str:
 
 
 def open_holds(schema: str) -> str:
-    """Return SQL that lets the owner see all tenants' holds and spans, to find holds of a month's spans."""
+    """Return SQL that lets the owner see all tenants' legal holds and spans, to find held spans of a month."""
     return _in_schema(_read("open_holds.sql"), schema)
 
 

@@ -1,4 +1,4 @@
-"""New encryption of stored content: of the rows of copies, under newer data keys, or of plain text."""
+"""Repeated encryption of stored content: in copied rows, under newer data keys, or of plain text."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _again(
 
     Raises:
         MissingKeysError: If data keys must be loaded first. The error names all keys that are known to be needed.
-        EncryptionError: If a value cannot be decrypted, and no list collects such problems.
+        EncryptionError: If a value cannot be decrypted, and `problems` is `None`. A list gets such values instead.
     """
     names = KEYS[table]
     found: list[Statement] = []
@@ -173,7 +173,7 @@ class Reached(NamedTuple):
         cursor: The key of the page's last row; `None` if there are no rows after it.
         rows: Number of rows in the page.
         found: Number of values to encrypt again.
-        changed: Number of values that were encrypted again, without values that others changed meanwhile.
+        changed: Number of values that were encrypted again, without values that another transaction changed meanwhile.
         problems: Values that cannot be decrypted: thread, place and reason.
     """
 

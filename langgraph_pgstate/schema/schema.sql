@@ -45,7 +45,7 @@ CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb
 -- and, for every other channel, references into `segment_ids`. Each write of the row sets `revision` to a new random
 -- number, so that a process that builds on a cached checkpoint can check that it is unchanged. Columns that queries
 -- filter by are typed; `metadata` has everything. `next_checkpoint_id` is set if a prune removed all children. It names
--- such a child, and shows that the branch continued from here. `state_version` is the version of the application's
+-- one of them, and shows that the branch continued from here. `state_version` is the version of the application's
 -- state; null is the first. `is_copy` is true if a copy or a fork copied the row here. Then its run wrote it in another
 -- thread, and a deletion of the run deletes it only there.
 CREATE TABLE /*schema*/checkpoints (
@@ -401,7 +401,7 @@ CREATE TABLE /*schema*/workers (
 
 -- The events of runs that a worker runs; a row has several events. Events are numbered without gaps over all attempts
 -- of a run, by one transaction at a time, which updates the run's row in `queue`. That row has the worker's fencing
--- token, the last number, and the number of events under this lease, by which a batch that is sent again is detected.
+-- token, the last number, and the number of events under this lease. This number shows whether a batch is sent again.
 -- `setup()` and `pgstate maintain` make partitions by day; the default partition takes other days. Days are dropped as
 -- a whole. `runs.last_event` keeps the number of a run's last event.
 CREATE TABLE /*schema*/stream_batches (
@@ -431,8 +431,8 @@ CREATE TABLE /*schema*/queue_limits (
     PRIMARY KEY (queue, key)
 );
 
--- Claims under a limit. A claim counts running runs in its snapshot, and changes the revision that it has read. So it
--- fails if it has not counted another claim of the same key.
+-- Claims under a limit. A claim counts the running runs in its snapshot, and increments the revision that it has read.
+-- If another claim of the same key was committed since, the revision differs, and the claim takes no run.
 CREATE TABLE /*schema*/queue_keys (
     queue text NOT NULL,
     key text NOT NULL,
@@ -475,9 +475,9 @@ CREATE INDEX schedules_next_at_idx ON /*schema*/schedules (next_at) WHERE next_a
 CREATE INDEX schedules_thread_id_idx ON /*schema*/schedules (thread_id) WHERE thread_id IS NOT NULL;
 
 -- Webhooks to deliver. The transaction that ends a run with a `webhook` inserts a row. The row is deleted when the URL
--- has responded. A process that delivers a webhook moves `deliver_after`, so that another process delivers it if that
--- one dies. So a webhook may be delivered twice, with the same key. If a run deletes its thread at its end, the row
--- stays. Any other deletion of the thread deletes the row. Copies and exports of threads leave this table out.
+-- has responded. A process that delivers a webhook moves `deliver_after`, so that another process delivers it if the
+-- first one dies. So a webhook may be delivered twice, with the same key. If a run deletes its thread at its end, the
+-- row stays. Any other deletion of the thread deletes the row. Copies and exports of threads leave this table out.
 CREATE TABLE /*schema*/webhooks (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -738,8 +738,8 @@ CREATE INDEX span_exports_created_at_idx ON /*schema*/span_exports (created_at, 
 -- `result_type` begins with `frame/`. `fingerprint` distinguishes actions under one tool-call id. `intent_id` is random
 -- for each attempt; only its owner may write the outcome. `answers` is the number of resume values of the task that
 -- were used to settle the action. `origin_thread_id` is the thread on which the action began, if a fork or a copy
--- copied it here; its token is made from that id. Unless it was begun again here (`is_copy` is true), it is compensated
--- there.
+-- copied it here; its token is made from that id. While `is_copy` is true (it was not begun again here), the action is
+-- compensated on that thread.
 CREATE TABLE /*schema*/tool_executions (
     thread_id text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
@@ -820,7 +820,7 @@ CREATE TABLE /*schema*/events (
 );
 CREATE INDEX events_kind_idx ON /*schema*/events (kind, created_at);
 
--- The setting that events are chained: one row if they are. Like `prices`, the table belongs to no thread or tenant.
+-- Whether events are chained by hashes: one row if they are. Like `prices`, the table belongs to no thread or tenant.
 CREATE TABLE /*schema*/event_chaining (
     is_on boolean NOT NULL DEFAULT true,
     since timestamptz NOT NULL DEFAULT now(),
@@ -945,7 +945,7 @@ SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.started_at, r.e
     r.error_message, r.steps, r.cost
 FROM /*schema*/runs r
 WHERE r.status IN ('error', 'timeout') OR r.status = 'running' AND r.alive_until < now() AND NOT EXISTS (
-    -- Its end is in the journal, and not in this table yet.
+    -- The end of the run is in the journal, and not in this table yet.
     SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = r.thread_id AND j.run_id = r.run_id AND j.is_alone
 );
 
@@ -955,7 +955,7 @@ SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.attempt, r.hold
     r.steps, r.last_checkpoint_id
 FROM /*schema*/runs r
 WHERE r.status = 'running' AND r.alive_until < now() AND NOT EXISTS (
-    -- Its end is in the journal, and not in this table yet.
+    -- The end of the run is in the journal, and not in this table yet.
     SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = r.thread_id AND j.run_id = r.run_id AND j.is_alone
 );
 
@@ -1154,7 +1154,7 @@ COMMENT ON COLUMN /*schema*/migrations.name IS 'name of its file';
 COMMENT ON COLUMN /*schema*/migrations.checksum IS 'SHA-256 of its SQL, hexadecimal';
 COMMENT ON COLUMN /*schema*/migrations.applied_at IS 'time it was applied';
 COMMENT ON COLUMN /*schema*/migrations.is_additive IS
-    'true: programs of the version before work with the result';
+    'true: programs of the previous version work with the migrated schema';
 
 COMMENT ON TABLE /*schema*/threads IS 'One row for each conversation or task. The first checkpoint makes it.';
 COMMENT ON COLUMN /*schema*/threads.thread_id IS 'the thread';
@@ -1164,20 +1164,21 @@ COMMENT ON COLUMN /*schema*/threads.created_at IS 'time of the first checkpoint'
 COMMENT ON COLUMN /*schema*/threads.updated_at IS 'last activity; at most five seconds behind the newest checkpoint';
 COMMENT ON COLUMN /*schema*/threads.tenant_id IS 'tenant, from the config of the run';
 COMMENT ON COLUMN /*schema*/threads.status IS
-    'idle, busy (a run is on it or enqueued), interrupted (its last run waits) or error (its last run failed); kept by '
-    'the record and the queue';
+    'idle, busy (it has a running or enqueued run), interrupted (its last run waits) or error (its last run failed); '
+    'set by the recorder and the queue';
 COMMENT ON COLUMN /*schema*/threads.title IS 'title, set by the application';
 COMMENT ON COLUMN /*schema*/threads.metadata IS 'set by the application; indexed for @>';
 COMMENT ON COLUMN /*schema*/threads.version IS 'number of updates of title and metadata, from 1';
 COMMENT ON COLUMN /*schema*/threads.expires_at IS
-    'time from which maintain may delete or prune it; moves with updated_at if there is a ttl; null: never, or not before its next activity';
+    'time from which maintain may delete or prune it; moves with updated_at if there is a ttl; null: it does not '
+    'expire, or with a ttl not before its next activity';
 COMMENT ON COLUMN /*schema*/threads.forked_from_thread_id IS 'thread it was forked from';
 COMMENT ON COLUMN /*schema*/threads.forked_from_checkpoint_id IS 'checkpoint it was forked from';
 COMMENT ON COLUMN /*schema*/threads.ttl IS 'how long it is kept after its last activity; null: no limit';
 COMMENT ON COLUMN /*schema*/threads.ttl_strategy IS
     'what happens when it expires: delete, or keep_latest, which prunes all but its newest checkpoints';
 COMMENT ON COLUMN /*schema*/threads.archived_at IS 'time it was archived; null: its rows are in the database';
-COMMENT ON COLUMN /*schema*/threads.archive_id IS 'archive that has its rows, if it was archived';
+COMMENT ON COLUMN /*schema*/threads.archive_id IS 'archive that has the rows of the thread; null: it is not archived';
 COMMENT ON COLUMN /*schema*/threads.origin_thread_ids IS
     'threads from which it has inherited by copies and forks, at any distance; null: none';
 
@@ -1258,7 +1259,7 @@ COMMENT ON COLUMN /*schema*/projections.state IS 'channel names and values; inde
 COMMENT ON TABLE /*schema*/leases IS 'The right to advance a thread.';
 COMMENT ON COLUMN /*schema*/leases.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/leases.holder_id IS
-    'process: host, boot, process ids, start time and a number; null: given back';
+    'process: host, boot, process ids, start time and a number; null: the lease was released';
 COMMENT ON COLUMN /*schema*/leases.fencing_token IS 'number of the lease; grows with every lease of the thread';
 COMMENT ON COLUMN /*schema*/leases.acquired_at IS 'time it was taken';
 COMMENT ON COLUMN /*schema*/leases.renewed_at IS 'time its holder last renewed it';
@@ -1276,11 +1277,11 @@ COMMENT ON COLUMN /*schema*/archives.created_at IS 'time the upload began';
 COMMENT ON COLUMN /*schema*/archives.completed_at IS
     'time its threads were deleted from the database; null: it was not finished, none could be deleted, or its objects are being deleted';
 COMMENT ON COLUMN /*schema*/archives.deletion_id IS
-    'call that has claimed its deletion; null: none';
+    'random id of the call that is deleting the archive; null: none';
 COMMENT ON COLUMN /*schema*/archives.threads IS 'number of threads in it';
 COMMENT ON COLUMN /*schema*/archives.bytes IS 'size of both objects';
-COMMENT ON COLUMN /*schema*/archives.root IS 'SHA-256 over the manifest, which has those of all parts';
-COMMENT ON COLUMN /*schema*/archives.schema_version IS 'version of the schema that the rows are of';
+COMMENT ON COLUMN /*schema*/archives.root IS 'SHA-256 of the manifest, which has the SHA-256 of each part';
+COMMENT ON COLUMN /*schema*/archives.schema_version IS 'version of the schema from which the rows are';
 COMMENT ON COLUMN /*schema*/archives.key_ids IS 'data keys that encrypted values in it need';
 
 COMMENT ON TABLE /*schema*/archived_threads IS 'Copies of threads in archives.';
@@ -1309,7 +1310,7 @@ COMMENT ON COLUMN /*schema*/retention_policies.version IS 'number of times that 
 COMMENT ON COLUMN /*schema*/retention_policies.applied_at IS
     'time it was last applied to all threads; null: not since it was stored';
 COMMENT ON COLUMN /*schema*/retention_policies.last_error IS
-    'why something was left when it was last applied; null: nothing was';
+    'why it was not applied to some threads the last time; null: no error';
 COMMENT ON COLUMN /*schema*/retention_policies.cursor_id IS 'last thread that it has visited';
 COMMENT ON COLUMN /*schema*/retention_policies.began_at IS
     'time it began to visit threads; null: it has visited all';
@@ -1344,7 +1345,7 @@ COMMENT ON COLUMN /*schema*/runs.tenant_id IS 'tenant, from the config of the ru
 COMMENT ON COLUMN /*schema*/runs.user_id IS 'owner, from the config of the run';
 COMMENT ON COLUMN /*schema*/runs.holder_id IS 'process that runs it';
 COMMENT ON COLUMN /*schema*/runs.alive_until IS
-    'a running run whose alive_until has passed was left by a process that died';
+    'time until which its process counts as alive; a running run after this time was left by a dead process';
 COMMENT ON COLUMN /*schema*/runs.started_at IS 'start of the last attempt; of a run not begun, time it was enqueued';
 COMMENT ON COLUMN /*schema*/runs.ended_at IS 'end of the last attempt; null while it runs';
 COMMENT ON COLUMN /*schema*/runs.first_checkpoint_id IS 'first checkpoint it made in the root namespace';
@@ -1352,7 +1353,7 @@ COMMENT ON COLUMN /*schema*/runs.last_checkpoint_id IS 'newest checkpoint it mad
 COMMENT ON COLUMN /*schema*/runs.steps IS 'supersteps with a checkpoint in the root namespace';
 COMMENT ON COLUMN /*schema*/runs.input_tokens IS 'tokens read by its model calls';
 COMMENT ON COLUMN /*schema*/runs.output_tokens IS 'tokens written by its model calls';
-COMMENT ON COLUMN /*schema*/runs.cost IS 'of its model calls, in the currency of prices';
+COMMENT ON COLUMN /*schema*/runs.cost IS 'cost of its model calls, in the currency of prices';
 COMMENT ON COLUMN /*schema*/runs.error_type IS
     'exception; ProcessDied or WorkerDied: its process was killed';
 COMMENT ON COLUMN /*schema*/runs.error_message IS 'message of the exception';
@@ -1363,13 +1364,13 @@ COMMENT ON COLUMN /*schema*/runs.first_started_at IS 'start of the first attempt
 COMMENT ON COLUMN /*schema*/runs.steps_before IS 'supersteps of the attempts before the last';
 COMMENT ON COLUMN /*schema*/runs.queue IS 'queue it was enqueued in; null: it was not enqueued';
 COMMENT ON COLUMN /*schema*/runs.last_event IS
-    'number of the last event of its stream when it last left a worker; null: it had none';
+    'number of the last event of its stream, stored when a worker ends or requeues the run; null: no events';
 COMMENT ON COLUMN /*schema*/runs.key IS 'key that it was enqueued with; null: none, or it was not enqueued';
 COMMENT ON COLUMN /*schema*/runs.enqueued_at IS 'time it was enqueued; null: it was not enqueued';
 COMMENT ON COLUMN /*schema*/runs.multitask_strategy IS
     'enqueue, reject, interrupt or rollback: what it did to other runs of the thread; null: it was not enqueued';
 COMMENT ON COLUMN /*schema*/runs.metadata IS
-    'metadata it was enqueued with; null: none, or the state has a serializer of its own';
+    'metadata it was enqueued with; null: none, or the state has a serializer that is not LangGraph''s';
 COMMENT ON COLUMN /*schema*/runs.traceparent IS
     'W3C traceparent of the caller, to whose trace the run belongs; null: the run is a trace of its own';
 COMMENT ON COLUMN /*schema*/runs.is_encrypted IS
@@ -1391,7 +1392,7 @@ COMMENT ON COLUMN /*schema*/feedback.source IS 'human, model or program: what ki
 COMMENT ON COLUMN /*schema*/feedback.name IS 'what is judged, like helpfulness';
 COMMENT ON COLUMN /*schema*/feedback.score IS 'score, on a scale of the application, from -1e15 to 1e15; null: none';
 COMMENT ON COLUMN /*schema*/feedback.comment IS
-    'comment in clear text; null: none, or the state has a serializer of its own';
+    'comment in clear text; null: none, or the state has a serializer that is not LangGraph''s';
 COMMENT ON COLUMN /*schema*/feedback.value_type IS 'type of value, from the serializer; null: no value';
 COMMENT ON COLUMN /*schema*/feedback.value IS
     'comment, encoded by a serializer of the caller, which may encrypt it; null: none, or LangGraph''s own serializer';
@@ -1413,8 +1414,9 @@ COMMENT ON COLUMN /*schema*/queue.position IS
 COMMENT ON COLUMN /*schema*/queue.key IS 'runs of different keys take turns, and limits apply to keys; empty: no key';
 COMMENT ON COLUMN /*schema*/queue.run_after IS 'not claimed before this time; null: at once';
 COMMENT ON COLUMN /*schema*/queue.enqueued_at IS
-    'time it was enqueued, or retried by hand; of a run with run_after, from that time on, the time it was due';
-COMMENT ON COLUMN /*schema*/queue.attempt IS 'attempts that began; one of a run that was requeued does not count';
+    'time it was enqueued, or retried by hand; of a run with run_after, from that time on, the time it became due';
+COMMENT ON COLUMN /*schema*/queue.attempt IS
+    'number of attempts that began, except attempts after which the run was requeued without an error';
 COMMENT ON COLUMN /*schema*/queue.crashes IS 'deaths of its worker since it last made a checkpoint';
 COMMENT ON COLUMN /*schema*/queue.cancel IS
     'cancel, interrupt or rollback: how its worker must end it; null: no end was requested';
@@ -1433,7 +1435,7 @@ COMMENT ON COLUMN /*schema*/queue.is_limited IS
 COMMENT ON COLUMN /*schema*/queue.last_event IS 'number of its last stored event, over all attempts; 0: none';
 COMMENT ON COLUMN /*schema*/queue.streamed IS 'events stored under its present lease';
 COMMENT ON COLUMN /*schema*/queue.replayed_step IS
-    'newest superstep that events under earlier leases are of; null: there are none';
+    'newest superstep of events that were stored under earlier leases; null: no such events';
 COMMENT ON COLUMN /*schema*/queue.is_suspect IS
     'true: its worker died without a new checkpoint, or too often; a worker claims it only if it runs no other run';
 
@@ -1465,8 +1467,8 @@ COMMENT ON TABLE /*schema*/queue_limits IS 'Limits of runs at the same time, or 
 COMMENT ON COLUMN /*schema*/queue_limits.queue IS 'the queue';
 COMMENT ON COLUMN /*schema*/queue_limits.key IS
     'the key; empty: the whole queue; *: each key that has no row of its own';
-COMMENT ON COLUMN /*schema*/queue_limits.concurrency IS 'runs that run at once at most; 0: none; null: no limit';
-COMMENT ON COLUMN /*schema*/queue_limits.rate IS 'attempts that begin in a window at most; null: no limit';
+COMMENT ON COLUMN /*schema*/queue_limits.concurrency IS 'maximum number of running runs; 0: none; null: no limit';
+COMMENT ON COLUMN /*schema*/queue_limits.rate IS 'maximum number of attempts that begin in a window; null: no limit';
 COMMENT ON COLUMN /*schema*/queue_limits.rate_seconds IS 'length of the window in seconds; null: no limit';
 
 COMMENT ON TABLE /*schema*/queue_keys IS
@@ -1479,8 +1481,8 @@ COMMENT ON COLUMN /*schema*/queue_keys.window_started_at IS
 COMMENT ON COLUMN /*schema*/queue_keys.window_claims IS 'runs claimed in the window';
 
 COMMENT ON TABLE /*schema*/stream_batches IS
-    'Events of runs from the queue, several in a row, for join. Partitioned by day (UTC) of created_at; maintain '
-    'drops old days.';
+    'Events of runs from the queue, several in each row; join reads them. Partitioned by day (UTC) of created_at; '
+    'maintain drops old days.';
 COMMENT ON COLUMN /*schema*/stream_batches.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/stream_batches.run_id IS 'the run';
 COMMENT ON COLUMN /*schema*/stream_batches.first_seq IS
@@ -1490,9 +1492,9 @@ COMMENT ON COLUMN /*schema*/stream_batches.created_at IS 'time of the transactio
 COMMENT ON COLUMN /*schema*/stream_batches.attempt IS 'attempt of the run, from 1';
 COMMENT ON COLUMN /*schema*/stream_batches.fencing_token IS 'number of the lease under which it was written';
 COMMENT ON COLUMN /*schema*/stream_batches.position IS 'events under this lease before the first one';
-COMMENT ON COLUMN /*schema*/stream_batches.step IS 'newest superstep of the thread that events so far are of';
+COMMENT ON COLUMN /*schema*/stream_batches.step IS 'newest superstep of the thread in the events so far';
 COMMENT ON COLUMN /*schema*/stream_batches.replayed_step IS
-    'newest superstep that events under earlier leases are of; null: there are none';
+    'newest superstep of events that were stored under earlier leases; null: no such events';
 COMMENT ON COLUMN /*schema*/stream_batches.data IS 'the events, encoded';
 
 COMMENT ON TABLE /*schema*/schedules IS
@@ -1504,7 +1506,7 @@ COMMENT ON COLUMN /*schema*/schedules.thread_id IS 'thread of all its runs; null
 COMMENT ON COLUMN /*schema*/schedules.cron IS 'minute, hour, day of month, month and day of week of its ticks';
 COMMENT ON COLUMN /*schema*/schedules.timezone IS 'IANA name of the time zone of cron';
 COMMENT ON COLUMN /*schema*/schedules.missed IS
-    'what becomes of ticks at which no process enqueued runs for a minute: skip, once (one run) or all (100 runs '
+    'what becomes of ticks for which no process enqueued a run within a minute: skip, once (one run) or all (100 runs '
     'at most)';
 COMMENT ON COLUMN /*schema*/schedules.options IS
     'priority, key, multitask_strategy, owner, retries and time limits; no content';
@@ -1515,11 +1517,11 @@ COMMENT ON COLUMN /*schema*/schedules.last_at IS 'last tick that was not skipped
 COMMENT ON COLUMN /*schema*/schedules.last_thread_id IS 'thread of last_run_id';
 COMMENT ON COLUMN /*schema*/schedules.last_run_id IS 'run that it enqueued last';
 COMMENT ON COLUMN /*schema*/schedules.last_error IS
-    'why a run was refused at last_at; null: none was';
+    'why the run of last_at was refused; null: it was not refused';
 COMMENT ON COLUMN /*schema*/schedules.created_at IS 'time it was made';
 COMMENT ON COLUMN /*schema*/schedules.updated_at IS 'time it was changed, paused or resumed';
 COMMENT ON COLUMN /*schema*/schedules.is_paused IS 'true: its ticks enqueue no run';
-COMMENT ON COLUMN /*schema*/schedules.end_at IS 'time of its last tick at most; null: it has no end';
+COMMENT ON COLUMN /*schema*/schedules.end_at IS 'time after which it has no ticks; null: it has no end';
 COMMENT ON COLUMN /*schema*/schedules.thread_ttl IS
     'how long the new threads of its runs are kept after their last activity; null: for ever';
 COMMENT ON COLUMN /*schema*/schedules.metadata IS
@@ -1534,8 +1536,8 @@ COMMENT ON COLUMN /*schema*/webhooks.ended_at IS 'time at which the run ended; w
 COMMENT ON COLUMN /*schema*/webhooks.url IS 'URL to which it is delivered';
 COMMENT ON COLUMN /*schema*/webhooks.run IS 'columns of the run, as it ended';
 COMMENT ON COLUMN /*schema*/webhooks.deliver_after IS
-    'time before which it is not delivered: the next attempt, or the end of one in progress; null: it failed for '
-    'good';
+    'time of the next attempt; while an attempt is in progress, the time from which another process may deliver it; '
+    'null: it failed for good';
 COMMENT ON COLUMN /*schema*/webhooks.attempts IS 'number of attempts that were begun';
 COMMENT ON COLUMN /*schema*/webhooks.last_error IS 'why the last attempt failed; null: none has';
 COMMENT ON TABLE /*schema*/assistants IS
@@ -1559,17 +1561,18 @@ COMMENT ON TABLE /*schema*/memories IS 'Memories and items of LangGraph''s store
 COMMENT ON COLUMN /*schema*/memories.namespace IS 'labels that say where it belongs, outermost first';
 COMMENT ON COLUMN /*schema*/memories.key IS 'its name within the namespace';
 COMMENT ON COLUMN /*schema*/memories.version IS 'counts changes of the value, from 1';
-COMMENT ON COLUMN /*schema*/memories.value IS 'what was stored; content';
+COMMENT ON COLUMN /*schema*/memories.value IS 'the stored value';
 COMMENT ON COLUMN /*schema*/memories.created_at IS 'time it was stored first';
 COMMENT ON COLUMN /*schema*/memories.updated_at IS 'time it was stored last';
-COMMENT ON COLUMN /*schema*/memories.expires_at IS 'time it ends; null: never';
-COMMENT ON COLUMN /*schema*/memories.ttl IS 'time by which a read moves expires_at; null: it does not';
+COMMENT ON COLUMN /*schema*/memories.expires_at IS 'time at which it expires; null: never';
+COMMENT ON COLUMN /*schema*/memories.ttl IS
+    'time to live: a read sets expires_at to this time after the read; null: reads do not change it';
 COMMENT ON COLUMN /*schema*/memories.words IS 'words of the indexed fields, for full text; null: it is not indexed';
 COMMENT ON COLUMN /*schema*/memories.index_fields IS 'fields to index; null: those of the store; empty: none';
 COMMENT ON COLUMN /*schema*/memories.is_large IS
     'whether it is in the indexes for approximate search, as its namespace is in large_namespaces';
 COMMENT ON COLUMN /*schema*/memories.is_waiting IS
-    'whether it was stored since its namespace is in large_namespaces, and is not in those indexes yet';
+    'whether it was stored after its namespace became large, and is not in those indexes yet';
 COMMENT ON COLUMN /*schema*/memories.is_unindexed IS 'whether embeddings are missing because the model failed';
 COMMENT ON COLUMN /*schema*/memories.kind IS
     'fact, preference, interaction, summary or another; null: an item of the store';
@@ -1578,7 +1581,7 @@ COMMENT ON COLUMN /*schema*/memories.agent IS 'agent that keeps it';
 COMMENT ON COLUMN /*schema*/memories.tenant_id IS 'tenant';
 COMMENT ON COLUMN /*schema*/memories.importance IS 'from 0 to 1; null: not given';
 COMMENT ON COLUMN /*schema*/memories.digest IS 'hash of the kind and the content without case, spaces and punctuation';
-COMMENT ON COLUMN /*schema*/memories.duplicates IS 'number of times it was given again';
+COMMENT ON COLUMN /*schema*/memories.duplicates IS 'number of times that an equal memory was stored again';
 COMMENT ON COLUMN /*schema*/memories.valid_from IS 'time from which this version is valid';
 COMMENT ON COLUMN /*schema*/memories.changed_by IS 'user or service that stored this version';
 COMMENT ON COLUMN /*schema*/memories.thread_id IS 'thread in which this version was stored';
@@ -1592,7 +1595,7 @@ COMMENT ON TABLE /*schema*/memory_versions IS 'Earlier versions of memories.';
 COMMENT ON COLUMN /*schema*/memory_versions.namespace IS 'namespace of the memory';
 COMMENT ON COLUMN /*schema*/memory_versions.key IS 'key of the memory';
 COMMENT ON COLUMN /*schema*/memory_versions.version IS 'number of the version';
-COMMENT ON COLUMN /*schema*/memory_versions.value IS 'what was stored; content';
+COMMENT ON COLUMN /*schema*/memory_versions.value IS 'the stored value';
 COMMENT ON COLUMN /*schema*/memory_versions.kind IS 'kind it had';
 COMMENT ON COLUMN /*schema*/memory_versions.user_id IS 'user whom it was about';
 COMMENT ON COLUMN /*schema*/memory_versions.agent IS 'agent that kept it';
@@ -1624,11 +1627,8 @@ COMMENT ON COLUMN /*schema*/memory_indexes.parameters IS 'parameters of the appr
 COMMENT ON COLUMN /*schema*/memory_indexes.is_complete IS 'whether all memories are in it';
 COMMENT ON COLUMN /*schema*/memory_indexes.created_at IS 'time it was made';
 COMMENT ON COLUMN /*schema*/memory_indexes.indexer IS 'call that embeds missing memories; one at a time';
-COMMENT ON COLUMN /*schema*/memory_indexes.indexing_until IS 'time until which no other call may; null: any may';
-
-COMMENT ON TABLE /*schema*/spans IS
-    'One row for each timed operation in a run. Partitioned by month of started_at: spans_2026_11 and so on; '
-    'spans_default has the months without a partition.';
+COMMENT ON COLUMN /*schema*/memory_indexes.indexing_until IS
+    'time until which no other call may embed; null: any call may';
 
 COMMENT ON TABLE /*schema*/files IS 'Files of agents: the newest version of each, without contents. Not part of any thread.';
 COMMENT ON COLUMN /*schema*/files.namespace IS 'labels of the owner of the file, compared as a whole';
@@ -1669,7 +1669,9 @@ COMMENT ON COLUMN /*schema*/file_versions.value_type IS
     'type that the serializer of the application gave data; null: data is a frame of the content';
 COMMENT ON COLUMN /*schema*/file_versions.data IS 'the content, encoded; null: the version is a deletion';
 
-COMMENT ON TABLE /*schema*/spans IS 'One row for each timed operation in a run. Partitioned by month of started_at.';
+COMMENT ON TABLE /*schema*/spans IS
+    'One row for each timed operation in a run. Partitioned by month of started_at: spans_2026_11 and so on; '
+    'spans_default has the months without a partition.';
 COMMENT ON COLUMN /*schema*/spans.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/spans.run_id IS 'the run';
 COMMENT ON COLUMN /*schema*/spans.span_id IS 'the span';
@@ -1692,7 +1694,7 @@ COMMENT ON COLUMN /*schema*/spans.output_tokens IS 'tokens written, reasoning in
 COMMENT ON COLUMN /*schema*/spans.cache_read_tokens IS 'tokens read from a cache; part of input_tokens';
 COMMENT ON COLUMN /*schema*/spans.reasoning_tokens IS 'tokens of reasoning; part of output_tokens';
 COMMENT ON COLUMN /*schema*/spans.cost IS
-    'in the currency of prices, computed when the span is stored; null: the model had no price';
+    'cost in the currency of prices, computed when the span is stored; null: the model had no price';
 COMMENT ON COLUMN /*schema*/spans.tool_call_id IS 'id that the model gave the tool call';
 COMMENT ON COLUMN /*schema*/spans.error_type IS 'exception';
 COMMENT ON COLUMN /*schema*/spans.error_message IS 'message of the exception';
@@ -1703,7 +1705,7 @@ COMMENT ON COLUMN /*schema*/spans.semconv_version IS 'version of these names';
 
 COMMENT ON TABLE /*schema*/exporters IS
     'Exporters of spans. While there is one, spans that end are queued for it. Not part of any thread.';
-COMMENT ON COLUMN /*schema*/exporters.name IS 'otlp';
+COMMENT ON COLUMN /*schema*/exporters.name IS 'name of the exporter: otlp';
 COMMENT ON COLUMN /*schema*/exporters.endpoint IS 'URL that its holder sends to, without credentials';
 COMMENT ON COLUMN /*schema*/exporters.holder_id IS 'process that exports';
 COMMENT ON COLUMN /*schema*/exporters.expires_at IS
@@ -1791,9 +1793,10 @@ COMMENT ON COLUMN /*schema*/events.run_id IS 'run it happened in';
 COMMENT ON COLUMN /*schema*/events.checkpoint_ns IS 'empty for the root graph, parent:task|child:task for a subgraph';
 COMMENT ON COLUMN /*schema*/events.checkpoint_id IS 'the checkpoint';
 COMMENT ON COLUMN /*schema*/events.agent IS 'the agent';
-COMMENT ON COLUMN /*schema*/events.payload IS 'details; of an interrupt: its questions, in interrupts';
+COMMENT ON COLUMN /*schema*/events.payload IS
+    'details; for the kind interrupt, the values of the interrupts are under the key interrupts';
 
-COMMENT ON TABLE /*schema*/event_chaining IS 'Whether events are chained by hashes: then it has one row.';
+COMMENT ON TABLE /*schema*/event_chaining IS 'One row if events are chained by hashes; else empty.';
 COMMENT ON COLUMN /*schema*/event_chaining.is_on IS 'true';
 COMMENT ON COLUMN /*schema*/event_chaining.since IS 'time from which new events are chained';
 
@@ -1809,13 +1812,13 @@ COMMENT ON COLUMN /*schema*/event_hashes.number IS 'place in the chain, from 1';
 COMMENT ON COLUMN /*schema*/event_hashes.event_id IS 'the event';
 COMMENT ON COLUMN /*schema*/event_hashes.salt IS 'random; null: the event was deleted or redacted, as a later event says';
 COMMENT ON COLUMN /*schema*/event_hashes.digest IS 'SHA-256 of the salt and the event';
-COMMENT ON COLUMN /*schema*/event_hashes.hash IS 'SHA-256 of the hash before it and the digest';
+COMMENT ON COLUMN /*schema*/event_hashes.hash IS 'SHA-256 of the hash of the previous entry and the digest';
 
 COMMENT ON TABLE /*schema*/event_chain_ends IS 'Chains of threads that were deleted or erased.';
 COMMENT ON COLUMN /*schema*/event_chain_ends.chain_id IS 'the chain, as in exports';
 COMMENT ON COLUMN /*schema*/event_chain_ends.number IS 'number of its last entry';
 COMMENT ON COLUMN /*schema*/event_chain_ends.hash IS 'hash of its last entry';
-COMMENT ON COLUMN /*schema*/event_chain_ends.reason IS 'deleted, or erased and the id of the receipt';
+COMMENT ON COLUMN /*schema*/event_chain_ends.reason IS 'deleted; or erased, with the id of the receipt';
 COMMENT ON COLUMN /*schema*/event_chain_ends.ended_at IS 'time its events were deleted';
 
 COMMENT ON TABLE /*schema*/erasures IS 'Erasures, and their receipts, which name no person.';
@@ -1886,7 +1889,7 @@ COMMENT ON COLUMN /*schema*/failed_runs.error_type IS
     'exception; ProcessDied or WorkerDied: its process was killed';
 COMMENT ON COLUMN /*schema*/failed_runs.error_message IS 'message of the exception';
 COMMENT ON COLUMN /*schema*/failed_runs.steps IS 'supersteps of all attempts';
-COMMENT ON COLUMN /*schema*/failed_runs.cost IS 'of its model calls, in the currency of prices';
+COMMENT ON COLUMN /*schema*/failed_runs.cost IS 'cost of its model calls, in the currency of prices';
 
 COMMENT ON VIEW /*schema*/stuck_runs IS
     'Runs of status running whose process died. maintain, or the next run on the thread, ends '
@@ -1906,12 +1909,12 @@ COMMENT ON COLUMN /*schema*/stuck_runs.last_checkpoint_id IS 'newest checkpoint 
 COMMENT ON VIEW /*schema*/runaway_threads IS 'Threads with runs of more than 25 supersteps.';
 COMMENT ON COLUMN /*schema*/runaway_threads.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/runaway_threads.runs IS 'number of such runs';
-COMMENT ON COLUMN /*schema*/runaway_threads.most_steps IS 'supersteps of the longest';
-COMMENT ON COLUMN /*schema*/runaway_threads.last_started_at IS 'start of the newest';
-COMMENT ON COLUMN /*schema*/runaway_threads.cost IS 'of all of them, in the currency of prices';
+COMMENT ON COLUMN /*schema*/runaway_threads.most_steps IS 'supersteps of the longest run';
+COMMENT ON COLUMN /*schema*/runaway_threads.last_started_at IS 'start of the newest such run';
+COMMENT ON COLUMN /*schema*/runaway_threads.cost IS 'cost of all such runs, in the currency of prices';
 
 COMMENT ON VIEW /*schema*/waiting_threads IS
-    'Interrupted threads: their newest checkpoint has tasks that wait for an answer. It needs no record.';
+    'Interrupted threads: their newest checkpoint has tasks that wait for an answer. Works without a recorder.';
 COMMENT ON COLUMN /*schema*/waiting_threads.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/waiting_threads.agent IS 'agent, from the config of the run';
 COMMENT ON COLUMN /*schema*/waiting_threads.tenant_id IS 'tenant, from the config of the run';
@@ -1939,7 +1942,8 @@ COMMENT ON COLUMN /*schema*/unknown_effects.run_id IS 'run of the last attempt';
 COMMENT ON COLUMN /*schema*/unknown_effects.arguments IS 'arguments of the tool, as JSON';
 COMMENT ON COLUMN /*schema*/unknown_effects.holder_id IS 'process that runs it, or ran it last';
 COMMENT ON COLUMN /*schema*/unknown_effects.started_at IS 'start of the last attempt';
-COMMENT ON COLUMN /*schema*/unknown_effects.ended_at IS 'time the outcome was given up; null: not recorded';
+COMMENT ON COLUMN /*schema*/unknown_effects.ended_at IS
+    'time at which the outcome was recorded as unknown; null: not recorded yet';
 COMMENT ON COLUMN /*schema*/unknown_effects.compensates IS 'idempotency_key of the action that this one takes back';
 COMMENT ON COLUMN /*schema*/unknown_effects.is_copy IS
     'true: brought by a fork or copy; the action belongs to origin_thread_id';
@@ -1991,7 +1995,7 @@ COMMENT ON COLUMN /*schema*/model_calls.input_tokens IS 'tokens read, cached one
 COMMENT ON COLUMN /*schema*/model_calls.output_tokens IS 'tokens written, reasoning included';
 COMMENT ON COLUMN /*schema*/model_calls.cache_read_tokens IS 'tokens read from a cache; part of input_tokens';
 COMMENT ON COLUMN /*schema*/model_calls.reasoning_tokens IS 'tokens of reasoning; part of output_tokens';
-COMMENT ON COLUMN /*schema*/model_calls.cost IS 'in the currency of prices; null: the model had no price';
+COMMENT ON COLUMN /*schema*/model_calls.cost IS 'cost in the currency of prices; null: the model had no price';
 
 COMMENT ON VIEW /*schema*/usage_by_day IS 'Model calls, tokens and money by day, agent, model, tenant and user.';
 COMMENT ON COLUMN /*schema*/usage_by_day.day IS 'day in UTC';
@@ -2005,7 +2009,7 @@ COMMENT ON COLUMN /*schema*/usage_by_day.input_tokens IS 'tokens read, cached on
 COMMENT ON COLUMN /*schema*/usage_by_day.output_tokens IS 'tokens written, reasoning included';
 COMMENT ON COLUMN /*schema*/usage_by_day.cache_read_tokens IS 'tokens read from a cache; part of input_tokens';
 COMMENT ON COLUMN /*schema*/usage_by_day.reasoning_tokens IS 'tokens of reasoning; part of output_tokens';
-COMMENT ON COLUMN /*schema*/usage_by_day.cost IS 'of the calls with a price, in the currency of prices';
+COMMENT ON COLUMN /*schema*/usage_by_day.cost IS 'cost of the calls with a price, in the currency of prices';
 COMMENT ON COLUMN /*schema*/usage_by_day.unpriced IS 'number of calls without a price';
 
 COMMENT ON VIEW /*schema*/handoffs IS 'Handoffs from one agent to another.';
@@ -2037,14 +2041,14 @@ COMMENT ON COLUMN /*schema*/provenance.tools IS 'tools called in the superstep, 
 COMMENT ON COLUMN /*schema*/provenance.model_calls IS 'number of model calls in the superstep';
 COMMENT ON COLUMN /*schema*/provenance.input_tokens IS 'tokens read in the superstep';
 COMMENT ON COLUMN /*schema*/provenance.output_tokens IS 'tokens written in the superstep';
-COMMENT ON COLUMN /*schema*/provenance.cost IS 'of the superstep, in the currency of prices';
-COMMENT ON COLUMN /*schema*/provenance.branches IS 'checkpoints with the same parent, itself included';
+COMMENT ON COLUMN /*schema*/provenance.cost IS 'cost of the superstep, in the currency of prices';
+COMMENT ON COLUMN /*schema*/provenance.branches IS 'number of checkpoints with the same parent, itself included';
 
 COMMENT ON VIEW /*schema*/summaries IS 'Summaries of threads: memories of the kind summary.';
 COMMENT ON COLUMN /*schema*/summaries.thread_id IS 'the thread';
-COMMENT ON COLUMN /*schema*/summaries.checkpoint_id IS 'checkpoint as of which it is';
+COMMENT ON COLUMN /*schema*/summaries.checkpoint_id IS 'checkpoint of the thread when the summary was stored';
 COMMENT ON COLUMN /*schema*/summaries.run_id IS 'run that made it';
-COMMENT ON COLUMN /*schema*/summaries.message_id IS 'message of the state that has it';
+COMMENT ON COLUMN /*schema*/summaries.message_id IS 'message of the state that contains the summary';
 COMMENT ON COLUMN /*schema*/summaries.user_id IS 'user of the thread';
 COMMENT ON COLUMN /*schema*/summaries.tenant_id IS 'tenant of the thread';
 COMMENT ON COLUMN /*schema*/summaries.created_at IS 'time it was stored';
@@ -2067,7 +2071,7 @@ COMMENT ON COLUMN /*schema*/memory_messages.checkpoint_id IS 'checkpoint of the 
 COMMENT ON COLUMN /*schema*/memory_messages.thread_id IS 'thread that has the message: the same, or a fork of it';
 COMMENT ON COLUMN /*schema*/memory_messages.message_id IS 'the message';
 COMMENT ON COLUMN /*schema*/memory_messages.role IS 'who said it, as in messages';
-COMMENT ON COLUMN /*schema*/memory_messages.content IS 'text of the message; content';
+COMMENT ON COLUMN /*schema*/memory_messages.content IS 'text of the message';
 COMMENT ON COLUMN /*schema*/memory_messages.said_at IS 'time it was stored';
 
 COMMENT ON VIEW /*schema*/conversations IS

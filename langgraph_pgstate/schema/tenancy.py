@@ -75,7 +75,7 @@ class Key(NamedTuple):
     Attributes:
         table_name: The table.
         index_name: The name, which does not change.
-        conname: The constraint that it serves.
+        conname: The constraint that the index serves; `None` if there is none.
         definition: Definition of the constraint.
         making: The statement that makes the index.
     """
@@ -157,7 +157,7 @@ def open_database(
     """Connect as `Database.open` does, for a tenant if one is given. Disconnect at the end of the block.
 
     Args:
-        dsn: The server.
+        dsn: The connection string.
         queries: The queries of the schema.
         tenant: The tenant.
         keys: Data keys, shared with the database that has loaded them; `None` without encryption.
@@ -186,7 +186,7 @@ async def admit(db: Connection, queries: Queries, tenant: str) -> None:
     """Check that row-level security separates tenants for this role. Store the name of a new tenant.
 
     Raises:
-        TenantError: If row-level security is not set up, or does not hold for this role.
+        TenantError: If row-level security is not set up, or this role passes it.
     """
     walls = await _get(db, queries)
     if not walls.exist:
@@ -203,7 +203,7 @@ async def admit(db: Connection, queries: Queries, tenant: str) -> None:
 def _refuse_passed(walls: _Walls) -> None:
     if walls.are_passed:
         raise TenantError(
-            "row-level security does not hold for this role: connect as a role that is not a superuser, does not have "
+            "this role passes row-level security: connect as a role that is not a superuser, does not have "
             "BYPASSRLS, and is not an operator"
         )
 

@@ -1,6 +1,6 @@
 -- Adds row-level security (walls between tenants) to all tables of the schema. Idempotent; runs in setup, for each
--- table that is made later, and at the end of a move. A table without a tenant column must be empty. Settings name
--- roles, the tables that tenants share, the new definitions of keys (`list_keys`), and whether rows were moved.
+-- table that is made later, and at the end of a move to tenants. Tables without a tenant column must be empty. Settings
+-- name roles, the tables that tenants share, the new definitions of keys (`list_keys`), and whether rows were moved.
 DO $wall$
 DECLARE
     home pg_catalog.regnamespace := (
@@ -80,7 +80,7 @@ BEGIN
         END IF;
         EXECUTE format(
             'COMMENT ON COLUMN %s.pgstate_tenant IS %L', item.name,
-            'tenant whose row it is, by the setting of the transaction that made it; only its transactions see it'
+            'tenant of the row, from the setting of the transaction that stored it; only its transactions see the row'
         );
         FOR part IN
             SELECT k.* FROM jsonb_to_recordset(current_setting('pgstate.keys')::jsonb) AS k (

@@ -134,7 +134,7 @@ def test_join_says_that_no_worker_accepts_the_run_for_which_it_waits(
 ) -> None:
     run("enqueue", "other", '{"said": "you"}', "--thread", "u")
     with Forked("--dsn", dsn, "--schema", schema, "join", "u", cwd=tmp_path) as process:
-        wait_until(lambda: "no worker is heard that accepts graph other of queue default" in process.said, "the hint")
+        wait_until(lambda: "no live worker accepts graph other of queue default" in process.said, "the hint")
         run("cancel", "u")
         output, _ = process.communicate()
     assert [json.loads(line)["event"] for line in output.splitlines()] == ["end"]
@@ -314,7 +314,7 @@ def test_an_answered_thread_goes_on_by_the_command_that_show_prints(
     (tmp_path / "langgraph.json").unlink()
     enqueued = run(*arguments)
     assert "of graph agent" in enqueued
-    assert "it waits: no worker is heard that accepts graph agent of queue default" in enqueued
+    assert "it waits: no live worker accepts graph agent of queue default" in enqueued
     assert "is busy with run" in run(*arguments, code=1)
     assert "a run of it is in the queue" in run("show", "my thread")
     work(dsn, schema, tmp_path, "agent.py:graph")
@@ -340,7 +340,7 @@ def test_an_answer_whose_run_was_cancelled_goes_on(run: Any, dsn: str, schema: s
 def test_whoever_waits_is_told_that_no_worker_is_there(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
     options = ("--dsn", dsn, "--schema", schema)
     with Forked(*options, "enqueue", "agent", '{"said": "hi"}', "--thread", "t", "--wait", cwd=tmp_path) as process:
-        wait_until(lambda: "no worker is heard that accepts graph agent of queue default" in process.said, "the hint")
+        wait_until(lambda: "no live worker accepts graph agent of queue default" in process.said, "the hint")
         process.send_signal(signal.SIGINT)
         output, log = process.communicate()
         assert (process.returncode, output) == (130, "")

@@ -51,7 +51,7 @@ def test_refusals_say_whether_they_pass(mood: str, kms: Service) -> None:
     wrapped, kms.mood = master.wrap(KEY, CONTEXT), mood
     ring = KeyRing(Encryption(master), None)
     runner: Any = SimpleNamespace(call=call_blocking)
-    with pytest.raises(KeyUnavailableError, match="does not answer") as raised:
+    with pytest.raises(KeyUnavailableError, match="does not respond") as raised:
         run_blocking(ring.ask(runner, master, master.unwrap, wrapped, CONTEXT))
     assert raised.value.retryable == (mood not in ("denied", "disabled"))
     kms.mood = ""
@@ -78,7 +78,7 @@ async def test_the_service_is_asked_once_and_may_then_be_gone(kms: Service, dsn:
         saver._database.keys.expire()
         assert all(await asyncio.gather(*map(saver.aget_tuple, configs)))
         await put(saver, "t0", step=1)
-        with pytest.raises(KeyUnavailableError, match="does not answer") as raised:
+        with pytest.raises(KeyUnavailableError, match="does not respond") as raised:
             await put(saver, "new", "bert")
         assert raised.value.retryable
         assert await saver.aget_tuple(config_of("new")) is None

@@ -13,7 +13,7 @@ SELECT count(*) FROM /*schema*/store s WHERE :since::timestamptz IS NULL OR s.up
 
 -- name: list_items
 -- Return the next items in the order of their keys: all, or only items that changed since a time. Items that changed
--- between another time and now are left out. Returns as many items as fit into a number of bytes, but at least one.
+-- from `until` on until now are left out. Returns as many items as fit into a number of bytes, but at least one.
 SELECT p.prefix, p.key, p.value::text, p.created_at, p.updated_at, p.expires_at, p.ttl_minutes::float8
 FROM (
     SELECT s.prefix, s.key, s.value, s.created_at, s.updated_at, s.expires_at, s.ttl_minutes,
