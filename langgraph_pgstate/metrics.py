@@ -75,7 +75,7 @@ class GaugeReader:
     """A reader of a database's numbers, which reads at most once per interval for all concurrent scrapes.
 
     It reads in a thread and on a connection of its own, so that a scrape waits neither for a free connection of the
-    pool, nor for a busy event loop, nor for a server that does not answer. Readings never overlap.
+    pool, nor for a busy event loop, nor for a server that does not respond. Readings never overlap.
 
     Args:
         dsn: The connection string.

@@ -237,7 +237,7 @@ class GuardSettings:
     Attributes:
         head: Whether a checkpoint is refused if its parent is no longer the head of its branch.
         lease: Whether a run takes a lease on its thread. Writes of a run without the lease are refused.
-        lease_ttl: Seconds after which a lease expires. It is renewed three times in this period.
+        lease_ttl: Seconds after which a lease expires. A live process renews it three times in this period.
         on_busy: What a run does when another run holds the lease: `raise` or `wait`.
         wait_timeout: Seconds that a run waits for the lease.
         tombstones_for: How long late writes to a deleted thread are refused; zero for not at all.
@@ -300,9 +300,10 @@ class SaverOptions(TypedDict, total=False):
             which types it builds. It may encrypt, so a state copies chat messages to their table in clear text only
             with LangGraph's own.
         allowed_types: Further types that may be built: classes, or names like `"shop.state:Order"`, whose modules are
-            imported now. Always built are LangGraph's own types, and data types (dataclasses, pydantic models, enums,
-            named tuples, attrs classes, subclasses of the standard library's values) of modules that this process has
-            imported. Building calls the class. `["*"]` allows all types and trusts whoever can write to the database.
+            imported now. Built without this option are LangGraph's own types and, unless `strict` is set, data types
+            (dataclasses, pydantic models, enums, named tuples, attrs classes, subclasses of the standard library's
+            values) of modules that this process has imported. Building a value calls its class. `["*"]` allows all
+            types and trusts whoever can write to the database.
         strict: Whether only LangGraph's own types and `allowed_types` are built, as with
             `LANGGRAPH_STRICT_MSGPACK=true`.
         retry: How operations are repeated when a connection is lost.

@@ -150,13 +150,13 @@ class StateOptions(SaverOptions, total=False):
         thread_ttl_strategy: What `maintain` does with expired threads: `delete`, the default, or `keep_latest`, which
             prunes all but their newest checkpoints.
         graphs: Names of the graphs that may be enqueued; any by default.
-        run_key: Source of the default key of enqueued runs, such as their user: a path in their config, like
-            `configurable.user_id`, or a function of the config. Keys take turns in the queue. By default, no key.
+        run_key: Default key of enqueued runs: a path in their config, like `configurable.user_id`, or a function of the
+            config. Runs of different keys take turns in the queue. By default, runs have no key.
         webhooks: Secret of webhooks, and the networks to which they may be delivered; by default the values of
             `PGSTATE_WEBHOOK_SECRET` and `PGSTATE_WEBHOOK_NETWORKS`.
         memory: Indexes, times to live and versions of long-term memory; see `langgraph_pgstate.memory`.
-        recover_journal: Whether reads of the record first move journal entries of dead processes to its tables,
-            true by default. Without it, reading writes nothing.
+        recover_journal: Whether reads of the record first move recorded entries of dead processes from the journal to
+            the tables; true by default. If false, reading writes nothing.
     """
 
     project: Sequence[str]
@@ -387,7 +387,7 @@ class PGState(_State):
             options: See `StateOptions`, `SaverOptions` and `ConnectionOptions`.
 
         Raises:
-            UnavailableError: If the server does not answer.
+            UnavailableError: If the server does not respond.
             ConfigurationError: If an argument is not usable.
         """
         return cls._open(nullcontext(dsn), options)
@@ -412,7 +412,7 @@ class PGState(_State):
 
     @classmethod
     def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Unpack[OpenStateOptions]) -> Self:
-        """Start the PostgreSQL that the `embedded` extra brings along, and set up the tables.
+        """Start the PostgreSQL that the `embedded` extra installs, and set up the tables.
 
         Args:
             path: Data directory; made if it is missing, kept afterwards.
@@ -665,7 +665,7 @@ class PGState(_State):
         drop_older_than: int | None = None,
         stream_ttl: timedelta = DEFAULT_STREAM_TTL,
     ) -> MaintenanceReport:
-        """Make the coming months' partitions, settle runs of processes that died, and drop old months if asked to.
+        """Make the coming months' partitions, end runs of processes that died, and delete what has expired.
 
         Expired threads are deleted, as by `threads.sweep`. If no run of a thread is ready in the queue, the next one is
         made ready. A report is stored with the sizes of the tables; see `overview`.

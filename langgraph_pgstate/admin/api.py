@@ -333,9 +333,9 @@ class Admin:
     def add_words(self, *, progress: rotation.OnProgress | None = None) -> RotationReport:
         """Store digests of the words of messages and memories that were encrypted without `search="words"`.
 
-        First give all programs an encryption with `search="words"`. The application may run; safe to repeat. Indexed
-        are the words of an item's fields to index, else of a memory's text, else of the whole value. Content that does
-        not decrypt is not changed.
+        First give all programs an encryption with `search="words"`. The application may run; safe to repeat. The words
+        are those of an item's fields to index, else of a memory's text, else of the whole value. Content that does not
+        decrypt is not changed.
 
         Returns:
             A report: `rows` were read, and digests were added to `values` of them.

@@ -80,7 +80,7 @@ async def next_threads(db: Connection, queries: Queries, after: str | None) -> l
 
 
 class LangGraphStore:
-    """One thread in these tables."""
+    """One thread in the tables of LangGraph's own saver."""
 
     def __init__(self, db: Connection, queries: Queries, thread_id: str, cipher: CipherProtocol | None = None) -> None:
         self.db = db
@@ -136,7 +136,7 @@ class LangGraphStore:
         return {(channel, version): (type_, digest) for channel, version, type_, digest in rows}
 
     def _opened(self, type_: str, data: bytes) -> Encoded:
-        """Return a value as it was before LangGraph's `EncryptedSerializer` has encrypted it.
+        """Return a value as it was before LangGraph's `EncryptedSerializer` encrypted it.
 
         Raises:
             DecryptionError: If it does not decrypt.
@@ -283,7 +283,7 @@ def _is_exact_in_jsonb(value: Any) -> bool:
 
 
 def _foreign(value: Encoded) -> Encoded:
-    """Return a value as LangGraph's own serializer writes it, which cannot encode lone surrogates."""
+    """Return a value as LangGraph's own serializer writes it. Lone surrogates in a text are replaced."""
     if value.type != TYPE_STR:
         return value
     text = value.data.decode("utf-8", "surrogatepass")

@@ -47,8 +47,9 @@ class _Portion:
 
 
 class PGStateStore:
-    """One thread in this package's tables. Its caches assume that no other process writes to the thread; each write
-    checks that.
+    """One thread in this package's tables.
+
+    The caches assume that no other process writes to the thread. Each write checks this.
 
     Args:
         db: The connection.

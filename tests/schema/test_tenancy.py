@@ -544,11 +544,11 @@ def test_an_operator_sees_all_and_no_tenant_runs_as_one(walled: Walled, names: t
         ).fetchall()
     assert [row[0] for row in found] == sorted(names)
     for dsn in (walled.operator, walled.server):
-        with pytest.raises(TenantError, match="this role passes row-level security"):
+        with pytest.raises(TenantError, match="this role bypasses row-level security"):
             PGState.open(dsn, schema=walled.schema, tenant=names[0])
         with PGStateSaver.from_conn_string(dsn, schema=walled.schema, tenant=names[0]) as saver:
             for call in (lambda: saver.get_tuple(config_of("seen")), lambda: list(saver.list(None))):
-                with pytest.raises(TenantError, match="this role passes row-level security"):
+                with pytest.raises(TenantError, match="this role bypasses row-level security"):
                     call()
 
 
