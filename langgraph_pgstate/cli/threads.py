@@ -220,7 +220,7 @@ def hold(
     reason: Annotated[str, typer.Argument(metavar="REASON", help="The reason, like the number of a case.")],
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who holds it; by default the shell's user.")] = None,
 ) -> None:
-    """Put a thread under a legal hold: nothing of it is deleted until its release."""
+    """Put a legal hold on a thread. Nothing of it is deleted until the hold is released."""
     target: Target = ctx.obj
     with target.connect() as state:
         found = state.threads.hold(thread, reason, by=person(by))

@@ -52,7 +52,7 @@ def test_a_user_is_exported_and_erased_with_a_receipt(
     saver.put(*put_arguments(config, 1))
     with PGState.open(dsn, schema=saver.schema) as state:
         state.threads.hold("hers", "case 7", by="ada")
-    assert "no receipt until that is erased" in terminal("privacy", "erase", "--user", "evelyn", "--yes", code=1)
+    assert "there is no receipt yet" in terminal("privacy", "erase", "--user", "evelyn", "--yes", code=1)
     assert "by=Dora, action=erase" in terminal("events", f"erasure:{newest['erasure_id']}")
     assert "about this subject" in terminal("privacy", "verify", str(receipt), "--user", "evelyn", *with_key)
     assert "another subject" in terminal("privacy", "verify", str(receipt), "--user", "bob", *with_key, code=1)

@@ -348,7 +348,7 @@ def test_whoever_waits_is_told_that_no_worker_is_there(run: Any, dsn: str, schem
     assert f"run {run_id} of thread t is enqueued" in log
     assert f"join t {run_id}" in log
     with Forked(*options, "enqueue", "agent", '{"said": "you"}', "--thread", "t", "--wait", cwd=tmp_path) as process:
-        wait_until(lambda: "after another run of its thread" in process.said or "no worker" in process.said, "why")
+        wait_until(lambda: "after another run of its thread" in process.said or "no live worker" in process.said, "why")
         log = work(dsn, schema, tmp_path, "agent.py:graph")
         output, _ = process.communicate()
         assert json.loads(output)["heard"] == "YOU"
