@@ -1,4 +1,4 @@
-"""Files of agents, for both APIs."""
+"""The API of agents' files, async and blocking."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from langgraph_pgstate.schema.queries import Queries
 
 
 class AsyncFiles:
-    """Files of agents, stored in versions. They belong to no thread, so deleting or pruning a thread keeps them.
+    """Files of agents, stored in versions; `AsyncPGState.files` returns it.
 
-    A namespace is a list of labels, such as `("ada",)`, and is compared as a whole. A path has the form
-    `/directory/name`. A version that is written in a run names its thread, run and checkpoint.
+    Files belong to no thread, so deleting or pruning a thread keeps them. A namespace is a list of labels, such as
+    `("ada",)`, and is compared as a whole. A path has the form `/directory/name`. A version that is written in a run
+    names the thread, run and checkpoint.
 
     Args:
         database: The database.
@@ -43,8 +44,8 @@ class AsyncFiles:
 
         Args:
             namespace: Namespace of the file.
-            path: The file.
-            version: Number of the version; by default the newest. For a deletion, the result is `None`.
+            path: Path of the file.
+            version: Number of the version; by default the newest. If it is a deletion, the result is `None`.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -76,9 +77,10 @@ class AsyncFiles:
 
         Args:
             namespace: Namespace of the file.
-            path: The file.
+            path: Path of the file.
             content: The content, 64 MB at most.
-            expected_version: Write only if this is the newest version; 0 if there must be no file. Any by default.
+            expected_version: Write only if this is the newest version; 0 to write only if there is no file. By default,
+                write in any case.
             by: Name of the person who writes it.
 
         Raises:
@@ -102,9 +104,10 @@ class AsyncFiles:
 
         Args:
             namespace: Namespace of the file.
-            path: The file.
-            version: The version.
-            expected_version: Restore only if this is the newest version; 0 if the file is deleted. Any by default.
+            path: Path of the file.
+            version: Number of the version to copy.
+            expected_version: Restore only if this is the newest version; 0 to restore only a deleted file. By default,
+                restore in any case.
             by: Name of the person who restores it.
 
         Raises:
@@ -162,9 +165,10 @@ class AsyncFiles:
 
         Args:
             namespace: Namespace of the files.
-            pattern: Names, `*`, `**`, `?`, sets like `[a-z]` and braces like `{a,b}`. With a `/`, it is matched with
-                the path from the directory, else with the file's name. No wildcard matches a dot that begins a name.
-            directory: The directory, or a file.
+            pattern: Names, `*`, `**`, `?`, sets like `[a-z]` and braces like `{a,b}`. A pattern with a `/` is matched
+                with the path below the directory, a pattern without with the file's name. No wildcard matches a dot
+                that begins a name.
+            directory: Path of the directory, or of a file.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -188,8 +192,8 @@ class AsyncFiles:
         Args:
             namespace: Namespace of the files.
             pattern: The text, or with `regex` a regular expression of PostgreSQL.
-            directory: The directory, or a file.
-            glob: Only files that match this pattern, as for `glob`.
+            directory: Path of the directory, or of a file.
+            glob: Search only files that match this pattern, which is that of `glob`.
             regex: Whether the pattern is a regular expression.
             limit: Maximum number of lines; `None` for all.
 
@@ -227,7 +231,7 @@ class AsyncFiles:
     ) -> Page[FileVersion]:
         """Return the versions of files that runs of a thread have written, oldest first. One round trip.
 
-        To see a change, call `diff` with the version's number less one and its number.
+        To see what version 5 of a file has changed, call `diff` with 4 and 5.
 
         Args:
             thread_id: The thread.

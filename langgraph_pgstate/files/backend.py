@@ -67,7 +67,7 @@ class HasFiles(Protocol):
 
 
 class _Caller(NamedTuple):
-    """The namespace of a call, and the place in a run from which it comes."""
+    """Who calls the backend: the namespace of the files, and the thread, graph and run of the call."""
 
     namespace: Namespace
     origin: Origin
@@ -79,14 +79,15 @@ class PGFiles(_Backend):  # type: ignore[misc]
     Pass it to `create_deep_agent(backend=…)`, or as a route of a `CompositeBackend`. `state.files` lists the versions.
 
     An edit changes the newest version. A write of a whole file is refused if another agent has changed the file since
-    this agent read or wrote it, so that no agent overwrites lines that it has not seen. In a run, an agent is a thread,
-    or a subagent in it. Outside of runs, the `PGFiles` is the agent, and may also overwrite a file that it never read.
+    this agent read or wrote it, so that no agent overwrites lines that it has not seen. Calls of the same thread and
+    subagent count as one agent. All calls outside of runs count as one agent too, which may also overwrite a file that
+    it has never read.
 
     Args:
         state: The `PGState` or `AsyncPGState`. Do not call blocking methods of an `AsyncPGState`'s backend on the
             thread of the event loop.
-        namespace: The labels of the files, such as `("ada",)`; or a function that takes the runtime and returns labels,
-            so that each user has separate files. Outside of a graph, it gets `None`.
+        namespace: The labels of the files, such as `("ada",)`; or a function that takes LangGraph's runtime and returns
+            labels, so that each user has separate files. Outside of a graph, the function gets `None`.
 
     Raises:
         ConfigurationError: If an argument is invalid, or deepagents is not installed.

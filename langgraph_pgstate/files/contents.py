@@ -10,7 +10,7 @@ from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError
 
 _OPTIONS: Final = re.compile(r"\(\?([a-z]+)\)")
-# Escapes whose meaning is not analyzed: of characters, and back references.
+# Escapes that `required_literal` does not analyze: codes of characters, such as `\x41`, and back references.
 _UNCLEAR: Final = re.compile(r"\\[^\WdwsDWSmMyYAZ]")
 # A token: an escape, a set, the start or end of a group, a quantifier, or any other character.
 _TOKEN: Final = re.compile(
@@ -29,7 +29,7 @@ class Content(NamedTuple):
         is_text: Whether it is text.
         value_type: Type name of the caller's own serializer; `None` if `data` is a frame.
         data: The encoded content.
-        text: The text for searches in SQL; `None` if it is not searched there.
+        text: The text for searches in SQL; `None` if SQL cannot search the content.
     """
 
     size: int
@@ -41,7 +41,7 @@ class Content(NamedTuple):
 
 
 def encode_content(codec: ValueCodec, content: str | bytes) -> Content:
-    """Return a content as it is stored. Bytes that are UTF-8 are text.
+    """Return the content of a file in its stored form. Bytes that are UTF-8 are text.
 
     Raises:
         ConfigurationError: If it is neither text nor bytes, has a lone surrogate, or is too large.
@@ -71,10 +71,10 @@ def encode_content(codec: ValueCodec, content: str | bytes) -> Content:
 
 
 def decode_content(codec: ValueCodec, value_type: str | None, data: bytes, is_text: bool, where: str) -> str | bytes:
-    """Return a stored content.
+    """Return the content of a file from its stored form.
 
     Raises:
-        CorruptStateError: If it is damaged.
+        CorruptStateError: If the stored form is damaged.
         UnreadableFormatError: If this installation cannot read it.
     """
     raw: Any = unpack(data, where) if value_type is None else codec.loads(value_type, data, where)
@@ -99,7 +99,7 @@ def line_pattern(pattern: str) -> str:
 def required_literal(pattern: str) -> str:
     """Return a text that each match of a regular expression contains; empty if none is known.
 
-    A search for this text takes a fifth of the time of the expression, so it comes first.
+    Searching for a text takes a fifth of the time of matching an expression, so files without the text are skipped.
     """
     if pattern.startswith(("(?", "***")) or _UNCLEAR.search(pattern) or ("[" in pattern and "\\" in pattern):
         return ""

@@ -25,8 +25,8 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path = :path::
     AND v.data IS NOT NULL;
 
 -- name: put_file
--- Store a version of a file if it follows the newest version, or is the first, and return its time. Locks the file's row
--- first, as in `delete_files`.
+-- Store a version of a file if it is the first or follows the newest version, and return its time. The row of the file
+-- is locked first, as in `delete_files`.
 -- seals: file_versions.data
 -- seals: file_texts.content
 WITH made AS (
@@ -71,8 +71,8 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path = :path::
     AND v.change_id = :change_id::text;
 
 -- name: delete_files
--- Delete a file, or all files in a directory, by a version that has no content, and return their paths. The rows of the
--- files are locked in order of their paths.
+-- Mark a file, or all files in a directory, as deleted, and return their paths. Each gets a version without content.
+-- The rows of the files are locked in order of their paths.
 WITH head AS MATERIALIZED (
     SELECT f.path, f.version + 1 AS version, now() AS deleted_at FROM /*schema*/files f
     WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.deleted_at IS NULL
@@ -156,7 +156,8 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path >= :path:
     AND (v.created_at < :since::timestamptz OR v.created_at < now() - :age::interval);
 
 -- name: list_file_namespaces
--- Return the namespaces with files, including deleted files, in order, after a cursor. Each step finds the next by key.
+-- Return the namespaces with files, including deleted files, in order, after a cursor. Each step of the recursion finds
+-- the next namespace by one search of the index.
 WITH RECURSIVE found (namespace) AS (
     (
         SELECT f.namespace FROM /*schema*/files f WHERE f.namespace OPERATOR(pg_catalog.>) :after::text[]

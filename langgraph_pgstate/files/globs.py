@@ -1,8 +1,8 @@
 """Glob patterns as regular expressions of PostgreSQL.
 
 The syntax of patterns is that of deepagents' backends. A pattern without `/` matches the name of a file at any depth. A
-pattern with `/` matches the path from the directory of the search; a leading `/` has no other effect. A wildcard does
-not match a dot that begins a name.
+pattern with `/` matches the path below the directory of the search, also if its only `/` is the first character. A
+wildcard does not match a dot that begins a name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Glob(NamedTuple):
     Attributes:
         expression: Regular expression that the whole path of a file must match.
         prefix: Beginning of each such path.
-        suffix: End of each such path, as a pattern of LIKE.
+        suffix: Pattern of LIKE that each such path matches, by its end.
     """
 
     expression: str

@@ -16,7 +16,7 @@ def _statements(schema: str) -> Queries:
 
 
 async def make_file_index(db: Connection, queries: Queries) -> None:
-    """Make the index of trigrams, unless it exists. One transaction; writes of files wait until it is built.
+    """Make the index of trigrams, unless it exists. One transaction. Writes of files wait until the index is built.
 
     Raises:
         ConfigurationError: If the server has no pg_trgm.
@@ -37,6 +37,6 @@ async def make_file_index(db: Connection, queries: Queries) -> None:
 
 
 def file_index(schema: str, extension: str) -> NamedQuery:
-    """Return the statement that makes the index, if pg_trgm is in the given schema."""
+    """Return the statement that makes the index. `extension` is the schema in which pg_trgm is installed."""
     query = _statements(schema).create_file_index
     return query._replace(text=query.text.replace(b"/*trigrams*/", f'"{extension}".'.encode()))

@@ -53,7 +53,7 @@ class Change(NamedTuple):
     Attributes:
         namespace: Namespace of the file.
         path: The file.
-        expected: The newest version, after which this one is stored; 0 for none.
+        expected: Number of the newest version, after which this version is stored; 0 if there is none.
         operation: The operation.
         origin: The run that writes it.
         by: Name of the person who writes it.
@@ -166,7 +166,7 @@ async def put(db: Connection, queries: Queries, change: Change, content: Content
 
 
 def request_range(namespace: Sequence[str], path: str) -> dict[str, Any]:
-    """Validate the path of a file or directory, and return the query parameters of it and the files in it.
+    """Validate a path, and return the query parameters that select the file, or all files in the directory.
 
     Raises:
         ConfigurationError: If an argument is invalid.

@@ -46,7 +46,7 @@ def path_of(namespace: Namespace, path: str) -> str:
     """Return the validated path of a file.
 
     Raises:
-        ConfigurationError: If it has another form, or does not fit into an index entry.
+        ConfigurationError: If it does not have the form `/directory/name`, or does not fit into an index entry.
     """
     identifier("path", path)
     names = path.split("/")
@@ -57,7 +57,7 @@ def path_of(namespace: Namespace, path: str) -> str:
     size = _ARRAY_BYTES + sum(_LABEL_BYTES + len(label.encode()) for label in namespace) + len(path.encode())
     if size > MAX_KEY_BYTES:
         raise ConfigurationError(
-            f"namespace and path are {size} bytes together; PostgreSQL can index {MAX_KEY_BYTES}. Use shorter ones."
+            f"namespace and path must have {MAX_KEY_BYTES} bytes together at most, to fit into an index, got {size}"
         )
     return path
 
@@ -71,7 +71,7 @@ def place_of(directory: str) -> Place:
     """Return the range of paths in a directory, which may end with `/`.
 
     Raises:
-        ConfigurationError: If it has another form.
+        ConfigurationError: If it is neither `/` nor has the form `/directory`.
     """
     identifier("directory", directory)
     trimmed = directory.removesuffix("/")

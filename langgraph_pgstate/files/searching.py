@@ -98,7 +98,8 @@ async def search(
     100 files if they are encrypted, or encoded by the caller's own serializer.
 
     Raises:
-        ConfigurationError: If the pattern is a regular expression and files are encrypted or so encoded.
+        ConfigurationError: If the pattern is a regular expression, and SQL cannot search the files because of their
+            encryption or encoding.
     """
     if not wanted.is_regex and ({"\n", "\0"} & {*wanted.pattern} or not encodes_as_utf8(wanted.pattern)):
         # No searched line contains a newline, NUL or lone surrogate, so none can match.
@@ -167,10 +168,10 @@ async def _place(db: Connection, queries: Queries, namespace: Namespace, directo
 
 
 def _selection(namespace: Namespace, place: Place, glob: Pattern | None) -> tuple[dict[str, Any], Matcher | None]:
-    """Return the query parameters of files that match a pattern, and the matcher if SQL cannot match it.
+    """Return the query parameters of files that match a pattern, and the matcher if SQL cannot match the pattern.
 
     Raises:
-        ConfigurationError: If neither can match the pattern.
+        ConfigurationError: If SQL cannot match the pattern, and it has no matcher.
     """
     suffix, expression = _ANY, None
     matches = None

@@ -32,8 +32,8 @@ SELECT 1 FROM /*schema*/files f
 WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path = :path::text AND f.deleted_at IS NULL;
 
 -- name: list_files
--- Return the files in a range of paths whose path matches, newest first. LIKE is cheaper than the expression, and
--- leaves it few.
+-- Return the files in a range of paths whose path matches a pattern, newest first. LIKE is cheaper than the regular
+-- expression, and leaves few paths to match with it.
 SELECT f.path, f.size, f.line_count, f.version, f.modified_at FROM /*schema*/files f
 WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :first::text AND f.path < :after::text
     AND f.deleted_at IS NULL
@@ -41,8 +41,8 @@ WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :first
 ORDER BY f.modified_at DESC, f.path;
 
 -- name: search_files
--- Return the lines of the files in a range of paths that contain a text. LIKE repeats the condition of `position`,
--- which is faster, for the index of trigrams.
+-- Return the lines that contain a text, of the files in a range of paths. `position` is faster than LIKE, but only LIKE
+-- can use the index of trigrams. So the statement has both conditions.
 -- leaves: file_texts.content
 SELECT t.path, l.number, l.line
 FROM /*schema*/file_texts t
@@ -56,8 +56,8 @@ ORDER BY t.path, l.number
 LIMIT :most;
 
 -- name: search_files_by_regex
--- Return the lines of the files in a range of paths that match a regular expression. It is tried once in any case, so
--- that an invalid one is an error also if no file is looked at.
+-- Return the lines that match a regular expression, of the files in a range of paths. The expression is also matched
+-- with an empty text, so that an invalid expression is an error even if there is no file.
 -- leaves: file_texts.content
 SELECT t.path, l.number, l.line
 FROM /*schema*/file_texts t
@@ -72,8 +72,8 @@ ORDER BY t.path, l.number
 LIMIT :most;
 
 -- name: list_encoded_files
--- Return texts in a range of paths whose path matches: texts that the caller's own serializer has encoded or, with
--- encryption, all texts.
+-- Return the text files in a range of paths whose path matches a pattern, with their encoded contents: files that the
+-- caller's own serializer has encoded or, with encryption, all files.
 -- opens: file_versions.data
 SELECT f.path, f.version, v.value_type, v.data
 FROM /*schema*/files f

@@ -1,4 +1,4 @@
-"""Files, for both APIs and the backend of deepagents."""
+"""Operations on files that both APIs and the backend of deepagents share."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from langgraph_pgstate.files.searching import Pattern, Search
 from langgraph_pgstate.files.types import File, FileEntry, FileVersion, FoundLines, Operation
 from langgraph_pgstate.schema.queries import Queries
 
-# Maximum number of attempts. Each fails because another writer has stored a version.
+# Maximum number of attempts to store a version. An attempt fails if another writer stores a version first.
 _ATTEMPTS: Final = 100
 
 
 class FileStore:
-    """Files over a runner, which is blocking or async. All methods validate their arguments.
+    """Operations on files over a blocking or an async runner. All methods validate their arguments.
 
     Args:
         database: The database.

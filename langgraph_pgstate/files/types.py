@@ -69,7 +69,7 @@ class FileVersion:
         size: Bytes.
         line_count: Number of lines; 0 if it is binary.
         is_text: Whether it is text.
-        restored_version: Version of which a restore made this copy.
+        restored_version: Number of the version that a restore copied; `None` for other operations.
         changed_by: Person who changed it, if named.
         thread_id: Thread of the run that wrote it; `None` outside of a run.
         checkpoint_ns: Namespace of the graph that wrote it; `None` outside of a run.
@@ -100,7 +100,7 @@ class FoundLine:
     Attributes:
         path: The file.
         number: Number of the line, from 1.
-        text: The line, without its end.
+        text: The line, without its newline.
     """
 
     path: str
@@ -114,7 +114,7 @@ class FoundLines:
 
     Attributes:
         lines: The lines, by path and number.
-        is_truncated: Whether there are more.
+        is_truncated: Whether there are more lines than the limit.
     """
 
     lines: tuple[FoundLine, ...]

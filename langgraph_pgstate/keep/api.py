@@ -1,4 +1,4 @@
-"""The archive of threads, and policies of retention, for both APIs."""
+"""The APIs of the archive of threads and of policies of retention, async and blocking."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ Progress = Callable[[ArchiveReport | RestoreReport], None]
 
 
 class AsyncArchive:
-    """The archive of a schema's threads.
+    """The archive of a schema's threads; `AsyncPGState.archive` returns it.
 
     The row of an archived thread in `threads` stays as a stub: lists, and searches by owner and metadata, return it
-    with `archived_at`. Reading its state, running it, forking or deleting it raises `ThreadArchivedError` until it is
-    restored.
+    with `archived_at`. Reading the thread's state, running, forking or deleting the thread raises `ThreadArchivedError`
+    until it is restored.
 
     Args:
         database: The database.
@@ -63,35 +63,35 @@ class AsyncArchive:
         progress: Progress | None = None,
         **filters: Unpack[ThreadSearch],
     ) -> ArchiveReport:
-        """Archive threads: given ones, or those that filters select. Safe to repeat and to stop.
+        """Archive the given threads, or the threads that filters select. Safe to repeat and to stop.
 
         The rows of a thread are stored in an archive, read back from it and verified. Then they are deleted from the
         database, unless the thread has changed meanwhile. If the process is killed, each thread is in the database, in
         the archive, or in both. Threads in use, or changed by another process, are not archived; the report names them.
 
         Args:
-            thread_ids: The threads.
-            to: URL of the place: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or
-                `az://container/prefix`, with credentials from the environment. `memory://name` is in the memory of this
-                process, for tests.
+            thread_ids: Ids of the threads; `None` if filters select them.
+            to: URL below which to store the archives: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or
+                `az://container/prefix`, with credentials from the environment. For tests, `memory://name` stores them
+                in the memory of this process.
             idle_for: Only threads that were not active for this time.
             dry_run: Only count the threads and rows, and the bytes that they take in the database.
             progress: Called after each archive with the sum so far.
             filters: See `ThreadSearch`. `limit` is the maximum number of threads, all by default.
 
         Raises:
-            ThreadHeldError: If a given thread is held. Nothing was archived.
+            ThreadHeldError: If a hold protects a given thread. Nothing was archived.
             NotFoundError: If a given thread does not exist. Nothing was archived.
             ArchiveError: If an archive is damaged when it is read back. None of its threads was deleted.
             ArchiveUnavailableError: If an archive cannot be stored. None of its threads was deleted.
-            TenantError: If the tables keep tenants apart, and none is named. Nothing was archived.
+            TenantError: If the tables keep tenants apart, and the state names no tenant. Nothing was archived.
             ConfigurationError: If an argument is invalid. Nothing was archived.
         """
         check_filters(filters, ThreadSearch)
         selection: Any = {**filters}
         limit: int | None = selection.pop("limit", None)
         if (thread_ids is None) == (not selection) or "cursor" in selection:
-            raise ConfigurationError("either threads or filters must be given")
+            raise ConfigurationError("either thread_ids or filters must be given, and no cursor")
         if not isinstance(idle_for, timedelta) or idle_for < timedelta(0):
             raise ConfigurationError(f"idle_for must be a timedelta that is not negative, got {idle_for!r}")
         if limit is not None and (type(limit) is not int or limit < 1):
@@ -141,11 +141,11 @@ class AsyncArchive:
         live starts again, and a fixed time of expiry is removed.
 
         Args:
-            thread_ids: The threads; with a `source`, by default all of its threads.
-            source: URL below which the archives are, for threads of another database, schema or version; by default
-                that of the archives that the stubs name.
+            thread_ids: Ids of the threads; with a `source`, by default all of its threads.
+            source: URL below which the archives are stored. Give it for threads of another database, schema or version.
+                By default, the stub of each thread names the archive.
             dry_run: Only read and verify.
-            by: Name of the person, for an event of the kind `action` of each thread that is restored.
+            by: Name of the person who restores them, for an event of the kind `action` in each restored thread.
             progress: Called after each archive with the sum so far.
 
         Raises:
@@ -153,7 +153,7 @@ class AsyncArchive:
             ThreadExistsError: If a thread exists with other rows.
             ArchiveError: If an archive is damaged. Nothing of it was written.
             ArchiveUnavailableError: If an archive cannot be read.
-            TenantError: If an archive is another tenant's.
+            TenantError: If an archive belongs to another tenant.
             SchemaOutdatedError: If an archive has columns that the tables lack.
             DataKeyError: If a data key that an archive needs is missing. Nothing of it was written.
             ConfigurationError: If an argument is invalid.
@@ -179,16 +179,17 @@ class AsyncArchive:
     ) -> DeletionReport:
         """Delete threads from all archives, and the stubs of archived threads, permanently. Safe to repeat.
 
-        Archives with other threads are written again without these. Rows of threads in the database are kept.
+        An archive that also has other threads is written again without the deleted threads. Threads in the database are
+        kept.
 
         Args:
-            thread_ids: The threads.
+            thread_ids: Ids of the threads.
             by: Name of the person who deletes them, for an event of the kind `action`.
             missing_ok: Whether copies in an archive whose objects are missing count as deleted. Set it only if the
                 objects are gone for good. A folder that is not mounted is empty, too.
 
         Raises:
-            ThreadHeldError: If a thread is held. Nothing was deleted.
+            ThreadHeldError: If a hold protects a thread. Nothing was deleted.
             ArchiveError: If objects of an archive are missing, or an archive with other threads is damaged. Nothing of
                 it was deleted.
             ArchiveUnavailableError: If an archive cannot be reached.
@@ -236,8 +237,10 @@ class AsyncArchive:
         """Return a page of archived threads, by id. One round trip.
 
         Args:
-            user_id: Only threads of this user. agent: Only threads of this agent. archive_id: Only threads of this
-                archive. thread_ids: Only these threads.
+            user_id: Only threads of this user.
+            agent: Only threads of this agent.
+            archive_id: Only threads in this archive.
+            thread_ids: Only these threads.
             limit: Page size, 1,000 at most.
             cursor: `next` of the previous page.
 
@@ -264,14 +267,15 @@ class AsyncRetention:
     async def put(
         self, name: str, *, by: str | None = None, expected_version: int | None = None, **fields: Unpack[PolicyFields]
     ) -> Policy:
-        """Store a policy, or replace the policy of its name. One transaction.
+        """Store a policy, or replace the policy of this name. One transaction.
 
         If several policies select a thread, all of them are applied.
 
         Args:
-            name: Its name.
+            name: Name of the policy.
             by: Name of the person who stores it, for an event of the kind `action` under `policy:NAME`.
-            expected_version: The version that the caller saw; 0 if there was none.
+            expected_version: Store only if the policy has this version; 0 to store only a new policy. By default, store
+                in any case.
             fields: See `PolicyFields`.
 
         Raises:
@@ -307,7 +311,7 @@ class AsyncRetention:
     ) -> tuple[PolicyReport, ...]:
         """Apply all policies, or one, as `maintain` does. Safe to repeat, to stop, and to run concurrently.
 
-        Threads that are held or in use are not changed. The report names the held threads.
+        Threads that are in use, or protected by a hold, are not changed. The report names the held threads.
 
         Args:
             name: Only this policy.
@@ -316,13 +320,14 @@ class AsyncRetention:
 
         Raises:
             NotFoundError: If there is no such policy.
-            TenantError: If the tables keep tenants apart, and none is named: a policy would be applied to all tenants.
+            TenantError: If the tables keep tenants apart, and the state names no tenant. The policies would be applied
+                to the threads of all tenants.
         """
         await self._runner.run(refuse_without_tenant, self._queries, "a policy of retention")
         ends_at = None if within is None else monotonic() + check_ttl("within", within).total_seconds()
         known = [one.name for one in await self._runner.run(retention.list_policies, self._queries)]
         if name is not None and name not in known:
-            raise NotFoundError(f"there is no policy {name!r}: {', '.join(known) or 'none'}")
+            raise NotFoundError(f"name must be that of a policy ({', '.join(known) or 'there is none'}), got {name!r}")
         return tuple(
             await retention.apply_policies(
                 self._runner,

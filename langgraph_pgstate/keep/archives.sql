@@ -1,8 +1,8 @@
 -- name: list_thread_tables
--- Return the tables with rows of threads, except some, referenced tables first: name, columns, types, and statements
--- that read, digest, delete and insert rows. A row is read in the binary format of PostgreSQL's records, arrays as
--- text. Also return two statements over all these tables: one measures threads, and one finds threads with rows outside
--- of `threads`. Given columns, as `table.column`, limit the result to them, in their order.
+-- Return the tables with rows of threads, except the given tables, referenced tables first. Each row has name, columns,
+-- types, and statements that read, digest, delete and insert rows. Rows are read in the binary format of PostgreSQL's
+-- records, with arrays as text. The last two columns are statements over all these tables: one measures threads, and
+-- one finds threads with rows outside of `threads`. If columns are given, as `table.column`, return only these.
 WITH tables AS (
     SELECT c.oid, c.relname::text AS name, format('%I.%I', n.nspname, c.relname) AS path,
         EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f') AS is_referring
@@ -101,8 +101,8 @@ FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id;
 
 -- name: lock_threads_for_update
--- Lock the rows of some threads until the transaction ends against all other locks on them (prunes, holds, labels,
--- guarded writes, enqueueing); leave out rows that another transaction has locked. Return them, with their archives.
+-- Lock the rows of some threads until the transaction ends, and return them with their archives. Leave out rows that
+-- another transaction has locked. The lock excludes prunes, holds, labels, guarded writes and enqueueing.
 SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id FOR UPDATE SKIP LOCKED;
 
@@ -116,14 +116,15 @@ VALUES (
 ON CONFLICT (archive_id) DO NOTHING;
 
 -- name: lock_archive
--- Lock an archive until the transaction ends, if the given call has claimed it; without a call, if none has.
+-- Lock the row of an archive until the transaction ends, if the given deletion has claimed the archive. If no deletion
+-- is given, lock the row if no deletion has claimed the archive.
 SELECT a.archive_id FROM /*schema*/archives a
 WHERE a.archive_id = :archive_id::text AND a.deletion_id IS NOT DISTINCT FROM :deletion_id::text
 FOR UPDATE;
 
 -- name: claim_archive
--- Claim an archive for a call that deletes it. The call that had claimed it loses its claim. Return whether all objects
--- of the archive were stored, and no call has begun to delete them.
+-- Claim an archive for a call that deletes it. A call that claimed the archive earlier loses its claim. Return whether
+-- all objects of the archive were stored, and no call has begun to delete them.
 UPDATE /*schema*/archives SET deletion_id = :deletion_id::text WHERE archive_id = :archive_id::text
 RETURNING completed_at IS NOT NULL;
 

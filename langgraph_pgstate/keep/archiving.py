@@ -99,7 +99,7 @@ async def read_threads(
 ) -> tuple[dict[str, dict[str, list[bytes]]], datetime]:
     """Return all rows of some threads, by thread and table, and the time. One round trip for each table.
 
-    They are not one snapshot: the deletion finds later changes.
+    The tables are not read in one snapshot. `delete_archived` finds rows that have changed since.
     """
     found: dict[str, dict[str, list[bytes]]] = {thread_id: {} for thread_id in thread_ids}
     for table in tables.all:
@@ -247,7 +247,7 @@ async def archive_threads(
     idle_for: timedelta,
     dry_run: bool = False,
 ) -> ArchiveReport:
-    """Archive threads, many in one archive. Safe to repeat, to stop, and while programs work.
+    """Archive threads, many in one archive. Safe to repeat, to stop, and to run while other programs use the threads.
 
     Args:
         runner: The database.
@@ -259,7 +259,7 @@ async def archive_threads(
         dry_run: Only count.
 
     Raises:
-        ArchiveError: If an object is damaged when it is read back. None of its threads was deleted.
+        ArchiveError: If an archive is damaged when it is read back. None of its threads was deleted.
     """
     tables = await runner.run(list_tables, queries)
     report, is_reached = ArchiveReport(dry_run=dry_run), False
@@ -286,18 +286,18 @@ async def archive_threads(
 async def _check_reachable(runner: Runner, objects: Objects) -> None:
     """Check that a place can be reached before the row of an archive is stored.
 
-    If the objects of an archive cannot be deleted after they could not be stored, its row is kept, and each erasure of
-    its threads must reach it.
+    If the objects of an archive can be neither stored nor deleted, the row of the archive remains. Then no erasure of
+    its threads can end until the place can be reached.
 
     Raises:
-        ArchiveUnavailableError: If it cannot be reached.
+        ArchiveUnavailableError: If the place cannot be reached.
     """
     try:
         await runner.wait_for(objects.get, f"none{MANIFEST}")
     except ArchiveUnavailableError:
         raise
     except ArchiveError:
-        # There is no such object.
+        # The place was reached, and has no such object.
         return
 
 
@@ -381,7 +381,7 @@ async def delete_unused(db: Connection, queries: Queries, archive_id: str) -> No
 async def store(runner: Runner, queries: Queries, objects: Objects, manifest: Manifest, data: bytes) -> None:
     """Store the two objects of an archive, read both back, and verify them.
 
-    If that fails or is cancelled, the archive is deleted. If objects cannot be deleted, its row is kept.
+    If that fails or is cancelled, the archive is deleted. If its objects cannot be deleted, its row is kept.
 
     Raises:
         ArchiveError: If the objects that are read differ from the stored objects.

@@ -19,7 +19,8 @@ SELECT FROM /*schema*/threads t WHERE
     );
 
 -- condition: is_of_user
--- Whether a namespace is a user's: this package puts the user's id after `user`, others may use it as any label.
+-- Whether a namespace belongs to a user. This package puts the user's id after the label `user`. In namespaces of other
+-- programs, the id may be any label.
 SELECT FROM /*schema*/memories o WHERE CASE WHEN o.namespace[1] IN ('memories', 'notes') THEN EXISTS (
         SELECT 1 FROM unnest(o.namespace) WITH ORDINALITY AS l (label, place)
         WHERE l.label = 'user' AND o.namespace[(l.place + 1::bigint)::integer] = :user_id::text

@@ -1,9 +1,9 @@
 """Deletion of threads from archives.
 
-An archive with other threads is written again without the deleted threads, and without decompression. The stubs of the
-others name the new archive before the old one is deleted. If the process is killed, rows name all remaining objects, so
-that the same call can continue. An archive whose objects are missing, for example because a folder is not mounted, does
-not count as deleted.
+An archive that also has other threads is written again without the deleted threads. The compressed data of the others
+is copied unchanged. Their stubs, which are their rows in `threads`, name the new archive before the old one is deleted.
+If the process is killed, rows in `archives` name all remaining objects, so that the same call can continue. An archive
+whose objects are missing does not count as deleted, because a folder may not be mounted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Copies(NamedTuple):
         url: URL of its objects.
         root: The digest of its manifest.
         thread_ids: The threads.
-        others: Other threads in it, with their owners.
+        others: Other threads in the archive, with their owners.
     """
 
     archive_id: str
@@ -46,10 +46,10 @@ class Copies(NamedTuple):
 
 
 async def find_copies(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> list[Copies]:
-    """Return the archives with copies of some threads, also unfinished archives. One round trip.
+    """Return the archives with copies of some threads, also unfinished archives. One statement, and one per thread.
 
     Raises:
-        ThreadHeldError: If a thread is held.
+        ThreadHeldError: If a hold protects a thread.
     """
     for thread_id in thread_ids:
         if holds := await holds_of(db, queries, thread_id):
@@ -68,7 +68,7 @@ async def copies_of(runner: Runner, queries: Queries, thread_ids: Sequence[str])
     """Yield the archives with copies of some threads, including archives that are made during the deletion.
 
     Raises:
-        ThreadHeldError: If a thread is held.
+        ThreadHeldError: If a hold protects a thread.
     """
     seen: set[str] = set()
     while new := [one for one in await runner.run(find_copies, queries, thread_ids) if one.archive_id not in seen]:
@@ -88,7 +88,7 @@ async def delete_copies(
 ) -> DeletionReport:
     """Delete threads from one archive, and the stubs that name it. Safe to repeat.
 
-    If several calls delete from one archive, only the last to begin continues.
+    If several calls delete from one archive at the same time, only the call that began last continues.
 
     Args:
         runner: Runs operations.
@@ -169,7 +169,8 @@ def _repack(manifest: Manifest, data: bytes, kept: Sequence[str]) -> tuple[bytes
 async def claim_archive(db: Connection, queries: Queries, archive_id: str, deletion_id: str) -> bool:
     """Claim an archive for a call that deletes it. One statement; safe to repeat.
 
-    Afterwards no thread is archived in it, and an earlier call that deletes it fails.
+    Afterwards, a call that makes this archive no longer deletes its threads from the tables. An earlier call that
+    deletes this archive fails.
 
     Returns:
         Whether its objects must exist: all were stored, and no call has begun to delete them.
@@ -244,7 +245,7 @@ async def end_archive(
         The number of threads of which neither rows nor copies remain.
 
     Raises:
-        ThreadHeldError: If a thread was held meanwhile. Its copy is deleted, and its stub is kept.
+        ThreadHeldError: If a hold was placed on a thread meanwhile. Its copy is deleted, and its stub is kept.
         ArchiveUnavailableError: If another call has claimed the archive.
     """
     deleted = 0

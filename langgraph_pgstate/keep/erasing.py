@@ -1,7 +1,7 @@
 """Erasure of all that is stored about a user, of threads, and of single messages.
 
-Each thread is one transaction, which also stores the counts of erased rows. So an interrupted erasure is continued by
-the next call, and its receipt counts all. A dry run does the same, and rolls each transaction back.
+Each thread is erased in one transaction, which also stores the counts of erased rows. So the next call continues an
+interrupted erasure, and the receipt counts the rows of both calls. A dry run rolls each transaction back.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ T = TypeVar("T")
 Counts = Counter[str]
 
 _PAGE: Final = 200
-# Maximum number of rounds. Each round finds rows that were stored during the round before.
+# Maximum number of searches for the user's threads. Each search finds threads that were made since the search before.
 _ROUNDS: Final = 5
 
 BY_THREAD: Final = frozenset({
@@ -87,7 +87,7 @@ BY_USER: Final[Mapping[str, tuple[str, ...]]] = {
     "feedback": ("erase_feedback_by_user",),
     "answers": ("erase_answers_by_user",),
 }
-"""By table with a user's rows outside of the user's threads: the statements that erase these rows, in order."""
+"""The statements that erase a user's rows outside of the user's threads, by table, in order."""
 
 EXCEPTED: Final[Mapping[str, str]] = {
     "holds": "a thread that is held is not erased; its hold names a person who acted officially",
@@ -137,7 +137,10 @@ class _Undone(Exception):
 async def in_erasure(
     db: Connection, queries: Queries, erasure_id: str | None, work: Callable[..., Awaitable[Counts]], *given: Any
 ) -> Counts:
-    """Run a part of an erasure and add its counts to the erasure, in one transaction. Without an id, roll it back."""
+    """Run a part of an erasure, add its counts to the erasure, and return them. One transaction.
+
+    If `erasure_id` is `None`, as in a dry run, the transaction is rolled back.
+    """
     counts: Counts = Counter()
     try:
         async with db.transaction():
@@ -167,7 +170,7 @@ async def erase(
 
     Raises:
         NotFoundError: If there is no such thread or message. Nothing was written.
-        ThreadHeldError: If the thread of a single erasure is held. Nothing was written.
+        ThreadHeldError: If a thread or a message is to be erased, and a hold protects the thread. Nothing was written.
         ThreadInUseError: If the thread of a message is running. Nothing was written.
     """
     report, new_id = Erasure(request.kind, dry_run=dry_run), erasure_id or str(uuid4())
@@ -192,10 +195,10 @@ async def begin(
         queries: The queries of the schema.
         new_id: Id of a new erasure.
         request: The subject.
-        by: Name of the person, for an event of the kind `action`.
+        by: Name of the person who erases, for an event of the kind `action`.
 
     Returns:
-        Its id, and its counts so far.
+        The id of the erasure, and its counts so far.
 
     Raises:
         ConfigurationError: If the new id is that of another erasure.
@@ -247,7 +250,7 @@ async def finish(
 
 
 class _Work:
-    """An erasure in progress, with its report. Each part is one transaction."""
+    """An erasure in progress, with its report, for `erase`. Each part of it is one transaction."""
 
     def __init__(
         self,
@@ -275,7 +278,7 @@ class _Work:
             self._counts.update(counts)
 
     async def user(self) -> None:
-        """Erase a user: the user's threads with forks and copies, then other rows, and content in threads of others."""
+        """Erase the user's threads with forks and copies, the user's content in other threads, and the other rows."""
         user_id = self._request.id
         for _ in range(_ROUNDS):
             found = await self._threads("list_threads_of_user", user_id)
@@ -390,7 +393,8 @@ class _Work:
     async def _is_away(self, thread_id: str) -> bool:
         """Restore a thread if it is archived, and return whether it is still archived.
 
-        A dry run counts it and does not restore it. If its archive cannot be read, the report names it as kept.
+        A dry run counts the thread, but does not restore it. If the archive cannot be read, the report names the thread
+        as kept.
         """
         if thread_id in self._away or not await self._runner.run(find_archives, self._queries, [thread_id]):
             return thread_id in self._away
@@ -493,7 +497,7 @@ async def _exists(db: Connection, queries: Queries, thread_id: str) -> bool:
 
 
 async def _check_held(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Refuse a thread that is held. One that is archived is restored before it is erased."""
+    """Raise an error if a hold protects a thread. An archived thread is allowed, because it is restored first."""
     if holds := await holds_of(db, queries, thread_id):
         raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
 
@@ -512,7 +516,10 @@ async def find_open(db: Connection, queries: Queries, request: EraseRequest) -> 
 
 
 async def _find_tree(db: Connection, queries: Queries, thread_id: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return forks and copies to erase with a thread, then the thread; and heirs of other users with their sources."""
+    """Return two lists: the forks and copies to erase, then the thread; and other users' heirs with their sources.
+
+    An heir is a fork or a copy. Its source is the thread from which it has inherited content.
+    """
     owners = await db.fetch(queries.get_owner_of, {"thread_id": thread_id})
     owner = owners[0][0] if owners else None
     members, others = [thread_id], dict[tuple[str, str], None]()

@@ -78,7 +78,7 @@ SELECT EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::tex
     OR EXISTS (SELECT 1 FROM /*schema*/archived_threads WHERE thread_id = :thread_id);
 
 -- name: list_heirs
--- Return the threads that have inherited from a thread, by a fork or a copy at any distance, and their users.
+-- Return the threads that have inherited from a thread, directly or through other forks and copies, and their users.
 SELECT t.thread_id, t.user_id FROM /*schema*/threads t
 WHERE t.origin_thread_ids @> ARRAY[:thread_id::text] AND t.thread_id <> :thread_id
 ORDER BY t.thread_id;
@@ -113,7 +113,7 @@ UNION ALL SELECT 'tombstones', count(*) FROM /*schema*/tombstones WHERE thread_i
 SELECT t.user_id FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text;
 
 -- name: erase_thread_events
--- Delete all events of a thread, including events of persons who have deleted it before.
+-- Delete all events of a thread, including events that earlier deletions of the thread have left.
 DELETE FROM /*schema*/events WHERE thread_id = :thread_id::text;
 
 -- name: erase_thread_rest
@@ -158,8 +158,8 @@ DELETE FROM /*schema*/memory_versions v WHERE v.thread_id = :thread_id::text
     AND (:message_id::text IS NULL OR v.message_id = :message_id);
 
 -- name: erase_memories_of_user
--- Delete a user's memories: memories about the user, and memories in the user's namespaces that are about nobody else.
--- Return their keys.
+-- Delete a user's memories: memories about the user, and memories in the user's namespaces that name no user. Return
+-- their keys.
 DELETE FROM /*schema*/memories o
 WHERE o.user_id = :user_id::text OR o.user_id IS NULL AND /*is_of_user*/true
 RETURNING o.namespace, o.key;
@@ -201,7 +201,7 @@ DELETE FROM /*schema*/assistant_versions v WHERE EXISTS (
 DELETE FROM /*schema*/assistants a WHERE a.owner_id = :user_id::text;
 
 -- name: destroy_data_keys_of_user
--- Destroy the data keys of a user. Content under them, also in dumps, can never be read again.
+-- Destroy the data keys of a user. Content that is encrypted under them, also in dumps, can never be read again.
 UPDATE /*schema*/data_keys SET
     wrapped = NULL, is_current = false, destroyed_at = least(destroyed_at, now()), scope = 'erased:' || key_id
 WHERE scope = 'user:' || :user_id::text;

@@ -63,7 +63,8 @@ class StoredErasure:
         erasure_id: Its id.
         kind: `user`, `thread` or `message`.
         started_at: Time at which it began.
-        ended_at: Time at which it ended; `None` if threads were kept or its process died. The same call continues it.
+        ended_at: Time at which it ended; `None` if threads were kept, or if the process died. The next call of `erase`
+            for the same subject continues it.
         counts: Number of deleted or redacted rows, by table.
         receipt: The receipt; `None` until the erasure has ended.
     """

@@ -40,7 +40,7 @@ def label_of(user_id: str) -> dict[str, str | None]:
 
 
 async def next_thread(db: Connection, queries: Queries, user_id: str, after: str) -> str | None:
-    """Return a user's next thread by id, or `None` at the end. Its journal entries are moved to the tables."""
+    """Move the journal entries of a user's next thread, by id, to the tables. Return its id, or `None` at the end."""
     rows = await db.fetch(queries.list_threads_of_user, {"user_id": user_id, "cursor_id": after, "page_size": 1})
     if not rows:
         return None
@@ -62,7 +62,7 @@ async def user_page(
 ) -> tuple[list[bytes | dict[str, Any]], Cursor | None]:
     """Return a page of a user's other rows as lines, and the position after it; `None` at the end.
 
-    In place of a line is the row of a file whose content is encoded: see `file_line`.
+    For a file whose content is encoded, the row is returned in place of a line. `file_line` turns it into a line.
     """
     where = {"cursor_name": cursor[0], "cursor_key": cursor[1], "page_size": _PAGE}
     rows = [*await db.fetch(queries.export_user_rows, {**label_of(user_id), **where})]

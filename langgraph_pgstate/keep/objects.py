@@ -1,6 +1,6 @@
 """Places for the objects of archives: a folder, the memory of this process, or a bucket of S3, Google Cloud or Azure.
 
-All methods block. An object is stored completely or not at all, and counts only after it was read back.
+All methods block. An object is stored completely or not at all. Callers read it back before they rely on it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SCHEMES: Final = ("file", "memory", *_BUCKETS)
 
 
 class Objects(Protocol):
-    """The objects below one URL, by name."""
+    """A place that stores the objects of archives by name, below one URL."""
 
     @property
     def url(self) -> str:
@@ -48,7 +48,7 @@ class Objects(Protocol):
         ...
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """Return a part of an object, up to its end. Raises the errors of `get`."""
+        """Return `length` bytes of an object from `start`, or fewer at its end. Raises the errors of `get`."""
         ...
 
     def delete(self, name: str) -> None:
@@ -61,10 +61,10 @@ class Objects(Protocol):
 
 
 def check_url(url: str) -> str:
-    """Return a URL of objects without a slash at its end.
+    """Return a valid URL of a place for objects, without a slash at its end.
 
     Raises:
-        ConfigurationError: If it has another form.
+        ConfigurationError: If the URL does not have one of the supported forms.
     """
     text = identifier("url", url).rstrip("/")
     parts = urlsplit(text)
@@ -83,13 +83,13 @@ def check_url(url: str) -> str:
 
 
 def open_objects(url: str) -> Objects:
-    """Return the objects of a URL. Nothing is connected or made before the first call.
+    """Return the place for objects at a URL. It connects to nothing, and makes nothing, before its first call.
 
     The credentials of buckets come from the environment variables of the buckets' own programs: AWS_ACCESS_KEY_ID,
     AWS_REGION, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and so on.
 
     Raises:
-        ConfigurationError: If it has another form, or requires the extra `archive`, which is not installed.
+        ConfigurationError: If the URL has no supported form, or requires the extra `archive`, which is not installed.
     """
     text = check_url(url)
     parts = urlsplit(text)

@@ -36,7 +36,7 @@ _FIELD: Final = struct.Struct("!Ii")
 _ARRAY: Final = struct.Struct("!iiIii")
 _LEVEL: Final = 3
 _TEXT_MAGIC: Final = TEXT_MAGIC.encode()
-# Maximum size of a frame's content. No more than the size in the manifest is allocated.
+# Maximum size of a frame's content. Decompression allocates the size that the manifest names, and not more than this.
 _MOST_BYTES: Final = 2**31
 
 Columns = Mapping[str, Sequence[tuple[str, str]]]
@@ -96,7 +96,7 @@ class Manifest:
     """The manifest of an archive: its threads, with their positions and digests.
 
     Attributes:
-        archive_id: Its id.
+        archive_id: Id of the archive.
         created_at: Time at which it was made, as text.
         schema_version: Version of the rows' schema.
         tenant: Tenant of the threads; `None` if tenants are not kept apart.
@@ -166,13 +166,13 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
     """Return a manifest whose digest was checked.
 
     Args:
-        data: The object.
-        where: Its name, for errors.
+        data: The content of the object `ID.json`.
+        where: Name of the object, for errors.
         root: The expected digest, if it is known.
 
     Raises:
-        ArchiveError: If it is damaged, or has another digest.
-        ConfigurationError: If its format is newer than this version.
+        ArchiveError: If the manifest is damaged, or has another digest.
+        ConfigurationError: If the manifest has a newer format than this version of the package reads.
     """
     try:
         plain = orjson.loads(data)
@@ -184,7 +184,9 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
         if root is not None and found != root:
             raise ArchiveError(where, "is not the manifest that the database names")
         if version != FORMAT:
-            raise ConfigurationError(f"{where} is of format {version}, and this version reads {FORMAT}: upgrade it")
+            raise ConfigurationError(
+                f"{where} has format {version}, but this version of langgraph-pgstate reads format {FORMAT}: upgrade it"
+            )
         manifest = Manifest(
             plain["archive_id"],
             plain["created_at"],
@@ -207,7 +209,7 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
         )
         _check_types(manifest)
         if manifest.dump() != data:
-            raise ArchiveError(where, "is damaged: it is not written as archives are")
+            raise ArchiveError(where, "is damaged: its JSON is not in the form that manifests are written in")
         return manifest
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         if isinstance(error, ConfigurationError):
@@ -216,10 +218,10 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
 
 
 def _check_types(manifest: Manifest) -> None:
-    """Check the types of what a manifest holds.
+    """Check the types of the values in a manifest.
 
     Raises:
-        TypeError: If a value has another type.
+        TypeError: If a value has the wrong type.
         ValueError: If a number is negative.
     """
     texts = [manifest.archive_id, manifest.created_at, manifest.pack_sha256]
@@ -365,7 +367,7 @@ def _fields(row: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def is_of_thread(row: bytes, place: int, thread_id: str) -> bool:
-    """Return whether a row has a thread's id as its value in a column."""
+    """Return whether the column number `place` of a row, from 0, has a thread's id as its value."""
     id = thread_id.encode()
     value = _LENGTH.pack(len(id)) + id
     if place == 0:
@@ -380,7 +382,7 @@ def transpose(rows: Sequence[bytes], columns: int) -> list[bytes]:
     """Return the columns of rows, each as an array in PostgreSQL's binary format.
 
     Raises:
-        ArchiveError: If a row is no row of so many columns.
+        ArchiveError: If a row is damaged, or has another number of columns.
     """
     values: list[list[bytes]] = [[] for _ in range(columns)]
     types = [0] * columns

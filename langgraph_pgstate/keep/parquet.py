@@ -1,9 +1,9 @@
 """Parquet files of runs, spans, messages, tool executions and usage, a file for each month, for analysts.
 
-A file is written, read back and compared. Then the spans of an old month can be dropped, under a lock against storing
-spans, if they have not changed since the export. The month's partition is not detached before the export: erasures,
-holds and archives would miss its spans, and with a default partition the detachment takes the same lock. Metadata of a
-month's file say that spans were dropped, and later files of the month keep these spans.
+A file is written, read back and compared. Then the spans of an old month can be dropped, if they have not changed since
+the export. The drop takes a lock that blocks storing spans. The month's partition is not detached before the export,
+because erasures, holds and archives would miss its spans. Metadata of the month's file then say that spans were
+dropped. Because of this, a later export of the month keeps these spans in the file.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _TIME, _TEXT, _NUMBER, _MONEY_TYPE, _FLAG, _DAY = "time", "text", "number", "mon
 
 
 class Dataset(NamedTuple):
-    """A kind of files.
+    """A kind of exported files, such as `runs`.
 
     Attributes:
-        query: Name of the statement that reads a page of a month.
-        columns: Name and type of its columns.
+        query: Name of the statement that reads a page of the rows of a month.
+        columns: Names and types of the columns.
         cursor: The parameters of the cursor, each with the column whose value it takes.
         content: Columns that are null unless contents are exported.
     """
@@ -113,11 +113,11 @@ DATASETS: Final[dict[str, Dataset]] = {
         (),
     ),
 }
-"""What is exported: the name of a kind is the folder of its files."""
+"""The kinds of exported files, by name. The files of a kind are in a folder of this name."""
 
 
 class AsyncParquet:
-    """Parquet files for analysts. They need the extra `parquet`.
+    """Exports to Parquet files, for analysts; `AsyncPGState.parquet` returns it. Requires the extra `parquet`.
 
     Args:
         database: The database.
@@ -136,19 +136,21 @@ class AsyncParquet:
         content: bool = False,
         progress: Callable[[ExportedFile], None] | None = None,
     ) -> tuple[ExportedFile, ...]:
-        """Write a file for each kind and month that has rows, like `spans/2026-01.parquet`. Safe to repeat.
+        """Write a file for each month and kind of rows, like `spans/2026-01.parquet`. Safe to repeat.
 
-        Each file is read back and compared. It has no rows of archived threads. Memory holds one file. Files
-        of a tenant are in a folder of its name.
+        The kinds are runs, spans, messages, tool executions and usage. Archived threads are left out. Each file is made
+        in memory, stored, read back and compared. Files of a tenant are stored in a folder of the tenant's name.
 
         Args:
-            to: URL of the place, as for `archive.put`. months: Only these months, like `2026-01`; all by default.
-            content: Also inputs, outputs, texts, arguments and messages of errors.
+            to: URL below which to store the files, as for `archive.put`.
+            months: Only these months, like `2026-01`; all by default.
+            content: Whether to export inputs, outputs, texts, arguments and messages of errors, too.
             progress: Called with each file.
 
         Raises:
-            ArchiveError: If a file differs when it is read back. ArchiveUnavailableError: If a file cannot be stored.
-                ConfigurationError: If an argument is invalid, or the extra is missing.
+            ArchiveError: If a file differs when it is read back.
+            ArchiveUnavailableError: If a file cannot be stored.
+            ConfigurationError: If an argument is invalid, or the extra is missing.
         """
         _modules()
         wanted = None if months is None else [_month_of(one) for one in months]
@@ -166,21 +168,21 @@ class AsyncParquet:
     async def drop_spans(self, to: str, older_than: int) -> tuple[ExportedFile, ...]:
         """Export the spans of old months with all contents, verify the files, and drop the spans. Safe to repeat.
 
-        A month stays if it has spans of a held thread, or if spans were stored or changed meanwhile. If tenants are
-        kept apart, each tenant has its own files, in a folder of its name, and a month is dropped when the spans of all
-        tenants are in files.
+        A month is not dropped if it has spans of a thread under a hold, or if spans were stored or changed meanwhile.
+        If tenants are kept apart, each tenant has its own files, in a folder of the tenant's name. A month is dropped
+        when the spans of all tenants are in files.
 
         Args:
-            to: URL of the place, as for `archive.put`. older_than: Number of months, at least 1, since the end of the
-                newest month to drop.
+            to: URL below which to store the files, as for `archive.put`.
+            older_than: Number of months before this month whose spans are kept, at least 1.
 
         Returns:
             The files of the months that were dropped.
 
         Raises:
             ArchiveError: If a file differs when it is read back. Spans of its month were not dropped.
-            ArchiveUnavailableError: If it cannot be stored.
-            ConfigurationError: If an argument is invalid, the extra is missing, or the state is of one tenant.
+            ArchiveUnavailableError: If a file cannot be stored.
+            ConfigurationError: If an argument is invalid, the extra is missing, or the state is opened for one tenant.
         """
         _modules()
         owners = await _owners(self._runner, self._queries, check_url(to))
@@ -215,7 +217,7 @@ async def _owners(runner: Any, queries: Queries, to: str) -> list[tuple[Any, str
     """Return the runners that export spans, each with its URL: one for each tenant if tenants are kept apart.
 
     Raises:
-        ConfigurationError: If the state is of one tenant.
+        ConfigurationError: If the state is opened for one tenant.
     """
     if runner.tenant is not None:
         raise ConfigurationError("a month has the spans of all tenants: drop it with a state opened without a tenant")
@@ -239,8 +241,8 @@ async def export_month(
 ) -> ExportedFile | None:
     """Write one file, read it back and compare it. Return `None` if there are no rows.
 
-    The new file also has the spans of an earlier file that were dropped since. With `is_dropped`, the caller may drop
-    its spans.
+    The new file also has the spans of the earlier file that were dropped since. With `is_dropped`, the metadata of the
+    file say that its spans were dropped, and the caller may drop them.
     """
     arrow, parquet = _modules()
     dataset = DATASETS[name]

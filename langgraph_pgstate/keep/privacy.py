@@ -48,7 +48,9 @@ def _named(name: str, value: str) -> str:
 
 
 class AsyncPrivacy:
-    """The export and erasure of personal data, within one tenant if tenants are kept apart.
+    """The export and erasure of personal data; `AsyncPGState.privacy` returns it.
+
+    If tenants are kept apart, it exports and erases the data of one tenant only.
 
     Args:
         database: The database.
@@ -76,28 +78,28 @@ class AsyncPrivacy:
 
         For a user, threads with their forks and copies, memories, files, schedules and limits are deleted. In forks and
         copies of other users, and in threads of others, content that comes from the user is redacted. For a message,
-        its content is redacted in every state, write, span and event, also of forks and copies. Each thread is one
-        transaction. The next call continues an interrupted one, and its receipt counts all. Programs may run meanwhile:
-        the user's runs are ended, and late writes of workers are refused. The guide to erasure has the details.
+        its content is redacted in every state, write, span and event, also of forks and copies. Each thread is erased
+        in one transaction. If a call is interrupted, the next call continues the erasure, and the receipt counts the
+        rows of both. Programs may run meanwhile: the user's runs are ended, and late writes of workers are refused. The
+        guide to erasure has the details.
 
         Args:
-            user_id: The user.
-            thread_id: The thread; with `message_id`, the thread of the message.
-            message_id: The id of the message in the state.
+            user_id: Id of the user.
+            thread_id: Id of the thread; with `message_id`, the thread of the message.
+            message_id: Id of the message in the state.
             key: Signs the receipt: a secret of at least 16 bytes, or a private key for Ed25519 as PEM.
             by: Name of the person who erases, for an event of the kind `action` under `erasure:ID`. The receipt does
-                not have it.
-            erasure_id: Id of a new erasure; a random one by default. An unfinished erasure that is continued keeps its
-                own.
+                not name the person.
+            erasure_id: Id of a new erasure; a random id by default. An erasure that is continued keeps its id.
             dry_run: Whether to count only. Nothing is written.
 
-            Returns:
-                The report. Its `kept` names threads of a user that were not erased because they are held or in use.
-                Until another call has erased them, there is no receipt.
+        Returns:
+            The report. Its `kept` names threads of a user that were not erased because they are held or in use. Until
+            another call has erased these threads, there is no receipt.
 
         Raises:
             NotFoundError: If there is no such thread or message.
-            ThreadHeldError: If the thread of a single erasure is held. Nothing was written.
+            ThreadHeldError: If a hold protects the given thread. Nothing was written.
             ThreadInUseError: If a process runs the thread of a message. Nothing was written.
             ThreadArchivedError: If the thread of a message is archived. Nothing was written.
             ConfigurationError: If an argument is invalid. Nothing was written.
@@ -130,7 +132,7 @@ class AsyncPrivacy:
         """Return an erasure with its receipt; `None` if there is no such erasure. One round trip.
 
         Args:
-            erasure_id: Its id.
+            erasure_id: Id of the erasure.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -150,17 +152,18 @@ class AsyncPrivacy:
     ) -> Verdict:
         """Return whether a receipt is unchanged since it was signed, and whether it is about a given user or thread.
 
-        It proves that the holder of the key has signed it, not that no other copies of the data exist.
+        A signature proves that the holder of the key made the receipt. It does not prove that no other copies of the
+        data exist.
 
         Args:
-            receipt: The receipt.
-            key: The secret, or the private or public key. With a public key, the subject cannot be checked.
-            user_id: The user.
-            thread_id: The thread.
-            message_id: The message of the thread.
+            receipt: The receipt, as JSON or as a mapping.
+            key: The secret, or the private or public key. With a public key, the user or thread cannot be checked.
+            user_id: Id of the user whom the receipt must be about.
+            thread_id: Id of the thread that it must be about; with `message_id`, the thread of the message.
+            message_id: Id of the message that it must be about.
 
         Raises:
-            ConfigurationError: If it is no receipt, or the key is invalid.
+            ConfigurationError: If `receipt` is not a receipt, or the key is invalid.
         """
         subject = None
         if (user_id, thread_id, message_id) != (None, None, None):
@@ -172,12 +175,12 @@ class AsyncPrivacy:
 
         Each line has the name of a table and a row. The rows are those of the user's threads with their newest states,
         and of memories, files, schedules, limits, feedback, and actions in threads of others. Files have the content of
-        their newest version, bytes in base64. What cannot be read here has an `error` instead: a content under a lost
-        or destroyed key, or of another serializer. Other encoded values are left out: the recorded messages, inputs and
-        outputs have the same content.
+        their newest version, bytes in base64. Content that cannot be read, because its key is lost or destroyed or it
+        needs another serializer, is replaced by an `error`. Other encoded values are left out, because the recorded
+        messages, inputs and outputs have the same content.
 
         Args:
-            user_id: The user.
+            user_id: Id of the user.
 
         Raises:
             ConfigurationError: If an argument is invalid.

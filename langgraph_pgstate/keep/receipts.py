@@ -28,8 +28,9 @@ class Verdict:
     """The result of verifying a receipt.
 
     Attributes:
-        is_signed: Whether the holder of the key has signed it as it is.
-        is_of: Whether it is about the given user, thread or message; `None` if none was given, or the key is public.
+        is_signed: Whether the receipt is unchanged since the holder of the key signed it.
+        is_of: Whether the receipt is about the given user, thread or message; `None` if none was given, or the key is
+            public.
         why: What is wrong; empty if nothing is.
     """
 
@@ -44,14 +45,14 @@ def subject_of(kind: str, id: str, thread_id: str | None = None) -> bytes:
 
 
 class Signer:
-    """A key for receipts.
+    """A key that signs receipts and verifies their signatures.
 
     Args:
-        key: A secret of at least 16 bytes, for HMAC; or an Ed25519 key as PEM, which is private, or public to verify
-            only. White space around it is ignored: the line end of a file is not part of the secret.
+        key: A secret of at least 16 bytes, for HMAC; or an Ed25519 key as PEM. A public key can only verify. White
+            space around the key is ignored, so that the newline at the end of a file does not change the secret.
 
-        Raises:
-            ConfigurationError: If the key is neither.
+    Raises:
+        ConfigurationError: If the key is neither.
     """
 
     def __init__(self, key: bytes | str) -> None:
@@ -156,7 +157,7 @@ def verify_receipt(receipt: Mapping[str, Any] | str | bytes, key: bytes | str, s
     """Return whether a receipt is unchanged since it was signed, and whether it is about a given subject.
 
     Raises:
-        ConfigurationError: If it is no receipt, or the key is unusable.
+        ConfigurationError: If `receipt` is not a receipt, or the key is invalid.
     """
     try:
         found = json.loads(receipt) if isinstance(receipt, str | bytes) else dict(receipt)
@@ -168,7 +169,7 @@ def verify_receipt(receipt: Mapping[str, Any] | str | bytes, key: bytes | str, s
     if algorithm == NONE or signature is None:
         return Verdict(False, None, "it was not signed")
     if algorithm != signer.algorithm:
-        return Verdict(False, None, f"it was signed by {algorithm}, and the key is one for {signer.algorithm}")
+        return Verdict(False, None, f"it was signed by {algorithm}, but the key is for {signer.algorithm}")
     if not isinstance(signature, str) or not signer.is_signature(content, signature):
         return Verdict(False, None, "it was changed, or signed with another key")
     if subject is None or not signer.can_sign:

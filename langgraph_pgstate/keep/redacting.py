@@ -32,7 +32,7 @@ _FIELDS: Final[Mapping[str, bool]] = {
     "artifact": False,
 }
 _STRUCTURE: Final = frozenset({"type", "id", "name", "index", "tool_call_id"})
-# Keys within a kept structure that are redacted with their values.
+# Keys whose values are redacted completely, with the keys within the values.
 _LOOSE: Final = frozenset({"args", "arguments", "input"})
 _PERSONS: Final = frozenset({"human", "user"})
 
@@ -43,8 +43,9 @@ class Redaction:
 
     Attributes:
         message_ids: Ids of messages.
-        texts: Texts, at any place. Texts of less than twelve characters would match too much and are left out.
-        names: Names of persons, if they are a whole value in JSON.
+        texts: Texts to redact wherever they occur. Texts of less than twelve characters are left out, because they
+            would match too much.
+        names: Names of persons. A string in JSON is redacted if it equals one of them.
     """
 
     message_ids: frozenset[str]
@@ -153,11 +154,11 @@ _MAPS: Final = {0xDE: 2, 0xDF: 4}
 
 
 class _Walk:
-    """A walk over msgpack that redacts in place.
+    """A pass over encoded msgpack values that redacts them in place, for `redact_packed` and `message_ids_of`.
 
     Attributes:
         data: The bytes.
-        seen: Collects the ids of all messages, if it is given.
+        seen: The ids of all messages that were passed; `None` if they are not collected.
     """
 
     __slots__ = ("_found", "_what", "data", "seen")

@@ -33,7 +33,7 @@ from langgraph_pgstate.threads.holds import refuse_held
 from langgraph_pgstate.tools.executions import FRAMED_RESULT
 
 WHY: Final = "erased"
-"""Why events were redacted, in the event that says so."""
+"""The reason for a redaction, in the event that is stored about redacted events."""
 
 _PAGE: Final = 100
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024
@@ -52,11 +52,11 @@ _JSON_BY: Final = {
 }
 
 Places = dict[int, set[tuple[int, int] | None]]
-"""Parts of segments by segment: offset and length of a value, or `None` for elements of lists."""
+"""Parts to redact, by segment: offset and length of a value, or `None` for a whole segment of elements of lists."""
 
 
 class Versions:
-    """The content of messages before and after their redaction, in the form of the record."""
+    """The contents of messages before and after their redaction, in the form in which the table `messages` has them."""
 
     def __init__(self) -> None:
         self.fields: list[Mapping[str, Any]] = []
@@ -83,8 +83,8 @@ async def lock_unused(db: Connection, queries: Queries, thread_id: str) -> None:
     """Lock a thread against all writers until the transaction ends.
 
     Raises:
-        ThreadHeldError: If a person holds it.
-        ThreadInUseError: If a process runs it. That process would store old content again from its memory.
+        ThreadHeldError: If a hold protects the thread.
+        ThreadInUseError: If a process runs the thread. The process would store old content again from its memory.
     """
     await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
     await refuse_held(db, queries, thread_id)

@@ -1,8 +1,8 @@
 """Restoring of archived threads: reading, verifying, and only then writing.
 
 The needed parts of an archive are read and verified before they are written. The rows of several threads are stored in
-one transaction, in which the server computes their digests. If these differ from the archived rows' digests, it is
-rolled back.
+one transaction, in which the server computes their digests. If these differ from the archived rows' digests, the
+transaction is rolled back.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Source(NamedTuple):
     """An archive, and the threads to restore from it.
 
     Attributes:
-        objects: The objects of its URL.
-        manifest: Its manifest.
-        thread_ids: The threads.
+        objects: The place where the archive is stored.
+        manifest: The manifest of the archive.
+        thread_ids: Ids of the threads to restore.
     """
 
     objects: Objects
@@ -65,12 +65,12 @@ class Source(NamedTuple):
 
 
 async def find_sources(runner: Runner, queries: Queries, thread_ids: Sequence[str], tenant: str | None) -> list[Source]:
-    """Return the archives that stubs name.
+    """Return the archives that the stubs of threads name.
 
     Raises:
         NotFoundError: If a thread is not archived.
         ArchiveError: If a manifest is damaged.
-        TenantError: If an archive is another tenant's.
+        TenantError: If an archive belongs to another tenant.
     """
     rows = await runner.run(find_archives, queries, thread_ids)
     known = {thread_id for _, _, _, ids in rows for thread_id in ids}
@@ -95,12 +95,12 @@ async def find_archives(
 async def search_sources(
     runner: Runner, objects: Objects, thread_ids: Sequence[str] | None, tenant: str | None
 ) -> list[Source]:
-    """Return the archives below a URL with some threads, or all. Of several copies of a thread, the last one is used.
+    """Return the archives below a URL that have some threads, or all. If several have a thread, the newest is used.
 
     Raises:
         NotFoundError: If a thread is in no archive.
         ArchiveError: If a manifest is damaged.
-        TenantError: If an archive is another tenant's.
+        TenantError: If an archive belongs to another tenant.
     """
     manifests = [
         await read_manifest(runner, objects, name, tenant) for name in await runner.wait_for(objects.list, MANIFEST)
@@ -125,7 +125,7 @@ async def read_manifest(
 
     Raises:
         ArchiveError: If it is damaged.
-        TenantError: If it is another tenant's.
+        TenantError: If the archive belongs to another tenant.
     """
     where = f"{objects.url}/{name}"
     manifest = load_manifest(await runner.wait_for(objects.get, name), where, root)
@@ -161,10 +161,10 @@ async def restore_source(
         queries: The queries of its schema.
         source: The archive.
         dry_run: Only read and verify.
-        by: Name of the person, for an event of the kind `action` of each thread.
+        by: Name of the person who restores them, for an event of the kind `action` in each thread.
 
     Raises:
-        ArchiveError: If it is damaged.
+        ArchiveError: If the archive is damaged.
         SchemaOutdatedError: If the archive has columns that the tables lack.
         DataKeyError: If a data key that the threads need is not in the table of data keys.
         ThreadExistsError: If a thread exists with other rows.
@@ -187,16 +187,16 @@ async def restore_source(
 
 
 async def check_keys(db: Connection, queries: Queries, frames: Sequence[Frame]) -> None:
-    """Check that the table of data keys has the keys that threads need, even if destroyed. One round trip.
+    """Check that `data_keys` has rows for the keys that threads need. Destroyed keys have rows, too. One round trip.
 
     Raises:
-        DataKeyError: If one is missing.
+        DataKeyError: If the row of a key is missing.
     """
     wanted = sorted({key_id for frame in frames for key_id in frame.key_ids})
     found = {row[0] for row in await db.fetch(queries.get_data_keys, {"key_ids": wanted})} if wanted else set()
     if missing := [key_id for key_id in wanted if key_id not in found]:
-        others = "" if len(missing) == 1 else f", as {len(missing) - 1} others,"
-        raise DataKeyError(missing[0], f"it{others} is not in data_keys; copy it from the database of the archive")
+        others = "is" if len(missing) == 1 else f"and {len(missing) - 1} others are"
+        raise DataKeyError(missing[0], f"it {others} not in data_keys; copy it from the database of the archive")
 
 
 def _check_columns(queries: Queries, manifest: Manifest, tables: Tables) -> None:
@@ -251,7 +251,7 @@ async def store_threads(
     Raises:
         AlreadyDoneError: If another person has just restored a thread.
         ThreadExistsError: If a thread exists with other rows.
-        ThreadDeletedError: If a thread was deleted, and has a tombstone.
+        ThreadDeletedError: If a thread was deleted, and its tombstone forbids to use its id again.
         ConflictError: If archived rows conflict with rows that a thread got since it was archived.
     """
     expected = {(frame.thread_id, part.table): (part.rows, part.sha256) for frame in frames for part in frame.parts}
@@ -269,7 +269,7 @@ async def store_threads(
                     await _check_restored(db, queries, thread_id, by)
         for thread_id, stub in stubs.items():
             if stub not in (None, archive_id):
-                raise ConflictError(f"thread {thread_id!r} is in archive {stub}, which is newer: restore that one")
+                raise ConflictError(f"thread {thread_id!r} has a newer copy in archive {stub}: restore that copy")
         coming = [thread_id for thread_id in ids if thread_id not in known]
         if not coming:
             return RestoreReport(unchanged=len(known))
@@ -280,7 +280,7 @@ async def store_threads(
             if getattr(error, "sqlstate", None) != _UNIQUE_VIOLATION:
                 raise
             raise ConflictError(
-                f"one of {len(coming)} threads, of which {coming[0]!r} is the first, has rows that its archive also has"
+                f"one of {len(coming)} threads (the first is {coming[0]!r}) has got rows that its archive has, too"
             ) from error
         # A put in progress at the time of the archiving may have left rows, which are kept.
         whole = [thread_id for thread_id in coming if thread_id not in has_rows]
@@ -328,10 +328,10 @@ async def _insert(
     stubs: Collection[str],
     rows: Mapping[str, Mapping[str, Sequence[bytes]]],
 ) -> int:
-    """Insert rows, and return their number, without rows of `threads`: a stub is its thread's row there.
+    """Insert rows, and return their number. A stub already is the row of its thread in `threads`; these do not count.
 
     Raises:
-        ArchiveError: If a row is of another thread.
+        ArchiveError: If a row belongs to another thread.
     """
     count = 0
     for table in tables.all:
@@ -348,10 +348,10 @@ async def _insert(
 
 
 def _check_thread(table: Table, rows: Sequence[bytes], thread_id: str) -> None:
-    """Check that rows are of a thread. The digests of a thread that has rows already are not compared later.
+    """Check that rows belong to a thread. Their digests show it later, but not if the thread already has rows.
 
     Raises:
-        ArchiveError: If one is of another thread.
+        ArchiveError: If a row belongs to another thread.
     """
     names = [name for name, _ in table.columns]
     place = names.index("thread_id") if "thread_id" in names else len(names)

@@ -1,13 +1,14 @@
 """Policies of how long threads are kept, as rows, and their application in small batches.
 
 A policy selects threads by agent, tenant, user, status and metadata, and has ages at which contents of spans, messages
-and runs are removed, checkpoints are pruned, and threads are archived or deleted. Each thread is one transaction, or
-part of one small archive, so that no put waits. Archiving and deleting read idle threads only. Contents and checkpoints
-reach their ages also in active threads: a policy visits all threads once, and later only threads in which something may
-have reached its age since. Its position is in its row, where the next process continues.
+and runs are removed, checkpoints are pruned, and threads are archived or deleted. Each thread is changed in its own
+transaction, or in that of one small archive, so that no put waits. Only idle threads are archived or deleted. Contents
+and checkpoints are removed from active threads, too. For this, a policy visits all threads once, and later only threads
+in which a content or checkpoint may have reached its age since. The row of the policy has the position of the visits,
+so that another process can continue them.
 
-The policy `ttl` is for threads with a time to live (`threads.set_ttl`, `thread_ttl=`, `checkpointer.ttl` of a
-`langgraph.json`). Each thread's row has its time, and whether the thread is then deleted or pruned.
+The policy `ttl` stands for threads with a time to live (`threads.set_ttl`, `thread_ttl=`, `checkpointer.ttl` of a
+`langgraph.json`). It has no row: the row of each thread has the time, and whether to delete or prune the thread then.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ async def put_policy(
     """Store a policy. One transaction; safe to repeat.
 
     Raises:
-        StalePolicyError: If the policy has another version than the expected one, unless this call has stored it before
-            a lost connection. 0 is the version of no policy.
+        StalePolicyError: If the policy has another version than the expected one; 0 expects that there is no policy. If
+            the stored policy equals this one, as after a lost connection, no error is raised.
     """
     async with db.transaction():
         row = await _with_stored(db, queries, row)
@@ -110,9 +111,10 @@ def place_of(name: str) -> str:
 
 
 async def _with_stored(db: Connection, queries: Queries, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with the metadata that some policy has `stored` apart, so that digests are not digested again.
+    """Return a row whose metadata that some policy already has are moved to `stored`.
 
-    A program, page or command puts a policy back as it has read it.
+    With encryption, stored metadata are digests. A caller that reads a policy and puts it back gives these digests,
+    which must not be digested again.
     """
     if db.keys is None or row["metadata"] is None:
         return {**row, "stored": "{}"}
@@ -128,7 +130,7 @@ async def _with_stored(db: Connection, queries: Queries, row: Mapping[str, Any])
 
 
 def _sealed(keys: KeyRing, queries: Queries, row: dict[str, Any]) -> Mapping[str, Any]:
-    """Return a row with the digests with which it is stored."""
+    """Return a row in the form in which it is stored, with digests."""
     contents = queries.put_policy.contents
     return row if contents is None else contents.seal(keys, row)
 
@@ -181,8 +183,9 @@ async def list_aging(
 ) -> list[tuple[str, bool]]:
     """Return the next threads in which something may have reached its age: id, whether held. Two round trips.
 
-    They follow the policy's position. After all threads and a pause, they start from the beginning. Without a pause,
-    they follow the cursor, and nothing is written.
+    With a pause, the threads follow the position in the policy's row. After all threads were visited and the pause has
+    passed, they start from the beginning. Without a pause, as in a dry run, they follow the cursor, and nothing is
+    written.
     """
     ages = [age for age in (policy.content_after, policy.prune_after) if age is not None]
     if pause is not None:
@@ -199,7 +202,7 @@ async def list_aging(
 
 
 async def note_visit(db: Connection, queries: Queries, name: str, cursor: str) -> None:
-    """Store the position of a policy; without a thread, that it has visited all. One statement."""
+    """Store the position of a policy. An empty cursor says that it has visited all threads. One statement."""
     await db.execute(queries.note_visit, {"name": name, "cursor_id": cursor})
 
 
@@ -233,7 +236,7 @@ async def apply_policy(
     goes_on: Callable[[], bool],
     pause: timedelta,
 ) -> PolicyReport:
-    """Apply one policy until it has visited all threads or its time ends. Safe to repeat, to stop, and concurrently.
+    """Apply one policy to all threads, or until the time ends. Safe to repeat, to stop, and to run concurrently.
 
     Args:
         runner: The database.
@@ -242,7 +245,7 @@ async def apply_policy(
         tenant: Tenant of the threads.
         dry_run: Only count.
         goes_on: Returns whether there is time for another batch.
-        pause: Time after which it visits all threads again.
+        pause: Time after which the policy visits all threads again.
     """
     report = PolicyReport(policy.name, dry_run=dry_run)
     if policy.name == TTL:

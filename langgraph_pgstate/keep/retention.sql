@@ -1,6 +1,6 @@
 -- name: put_policy
--- Store a policy, or replace the policy of its name, which then visits all threads again. Given a version, replace only
--- that one. Its metadata is `metadata`, and what another policy has `stored`: with encryption, as digests.
+-- Store a policy, or replace the policy of this name. Afterwards, it visits all threads again. If a version is
+-- expected, replace only that version. `stored` is metadata in its stored form: with encryption, digests.
 -- matches: threads.metadata from metadata
 INSERT INTO /*schema*/retention_policies (
     name, agent, tenant_id, user_id, status, metadata, content_after, prune_after, keep_last, archive_after, archive_to,
@@ -102,7 +102,7 @@ ORDER BY t.thread_id
 LIMIT :page_size;
 
 -- name: note_visit
--- Store the position of a policy; without a thread, that it has visited all threads.
+-- Store the position of a policy. An empty cursor says that the policy has visited all threads.
 UPDATE /*schema*/retention_policies SET
     cursor_id = :cursor_id::text,
     last_began_at = CASE WHEN :cursor_id = '' THEN began_at ELSE last_began_at END,
@@ -110,7 +110,7 @@ UPDATE /*schema*/retention_policies SET
 WHERE name = :name::text;
 
 -- name: begin_visits
--- Store that a policy begins to visit all threads, unless it is visiting them, or began to a short time ago.
+-- Store that a policy begins to visit all threads, unless it is still visiting them, or last began within the pause.
 UPDATE /*schema*/retention_policies SET began_at = now()
 WHERE name = :name::text AND began_at IS NULL AND (last_began_at IS NULL OR last_began_at <= now() - :pause::interval);
 

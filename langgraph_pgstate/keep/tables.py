@@ -9,11 +9,11 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.schema.queries import NamedQuery, Queries
 
 THREADS: Final = "threads"
-"""The table whose row of a thread stays as its stub."""
+"""The table in which the row of an archived thread stays as a stub."""
 
 NOT_ARCHIVED: Final[Mapping[str, str]] = {
     "archived_threads": "says which archives have a copy of the thread",
-    "event_chains": "stay, to prove the events, also those in an archive",
+    "event_chains": "stay, because they prove that events are unchanged, also archived events",
     "event_hashes": "as event_chains",
     "file_versions": "a file is of no thread; its versions name the thread that wrote them",
     "holds": "a thread that is held is not archived; one that is archived can be held",
@@ -27,7 +27,7 @@ NOT_ARCHIVED: Final[Mapping[str, str]] = {
     "tombstones": "of deleted threads",
     "webhooks": "are delivered, whatever becomes of the thread",
 }
-"""The tables with a `thread_id` that an archive leaves out, and why. All others are archived, also later ones."""
+"""The tables with a `thread_id` that an archive leaves out, and why. All other tables are archived, also new tables."""
 
 
 class Table(NamedTuple):
@@ -36,10 +36,10 @@ class Table(NamedTuple):
     Attributes:
         name: Its name.
         columns: Name and type of its columns.
-        read: Returns thread and row of the rows of some threads.
-        digest: Returns thread, number and digest of the rows of some threads.
-        delete: Deletes the rows of some threads, and returns thread, number and digest of them.
-        insert: Inserts rows, given by column.
+        read: Statement that returns the rows of some threads, each with its thread.
+        digest: Statement that returns number and digest of the rows of each of some threads.
+        delete: Statement that deletes the rows of some threads, and returns the same as `digest`.
+        insert: Statement that inserts rows, given by column.
     """
 
     name: str
@@ -54,9 +54,9 @@ class Tables(NamedTuple):
     """All tables with rows of threads.
 
     Attributes:
-        all: The tables. A table comes before those that refer to it.
-        measure: Returns thread, number and bytes of the rows of some threads, in any number of rows for each.
-        find: Returns the threads, of some, that have a row in any table except `threads`.
+        all: The tables. A table comes before the tables that refer to it.
+        measure: Statement that returns number and bytes of the rows of some threads, one row for each thread and table.
+        find: Statement that returns which of some threads have a row in any table except `threads`.
     """
 
     all: tuple[Table, ...]

@@ -33,7 +33,7 @@ class Pace:
     """Pauses between batches, each 39 times as long as the batch before took.
 
     Args:
-        stopped: Ends the pauses.
+        stopped: Event that ends the pauses.
     """
 
     def __init__(self, stopped: threading.Event) -> None:
@@ -50,11 +50,11 @@ class Pace:
 class RetentionThread:
     """A worker's thread that applies policies every few minutes, so that archiving does not delay its runs.
 
-    It connects for each application, so that it holds no connection in between. Any number of workers may run this
-    thread.
+    It connects each time that it applies policies, so that it holds no connection in between. Any number of workers may
+    run this thread.
 
     Args:
-        opening: Opens a database.
+        opening: Returns a context manager that opens a database.
         queries: The queries of its schema.
         of_tenants: Whether it applies the policies of all tenants, one after the other.
     """
@@ -75,7 +75,7 @@ class RetentionThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the current batch. Wait for it a short time; an interrupted batch leaves a consistent state."""
+        """Stop after the current batch. Wait 5 seconds at most: an interrupted batch leaves a consistent state."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join(_STOP_SECONDS)

@@ -106,10 +106,10 @@ class ArchivedThread:
         archived_at: Time at which it was archived.
         archive_id: The archive.
         url: URL of its objects.
-        user_id: The user.
-        agent: The graph or agent.
-        title: Its title.
-        updated_at: Time of its last `put`.
+        user_id: User of the thread.
+        agent: Graph or agent of the thread.
+        title: Title of the thread.
+        updated_at: Time of the thread's last `put`.
     """
 
     thread_id: str
@@ -132,7 +132,7 @@ class PolicyFields(TypedDict, total=False):
         status: Only threads of this status: `idle`, `busy`, `interrupted` or `error`.
         metadata: Only threads whose metadata contain this.
         content_after: Age of spans, messages and ended runs at which their content is removed: inputs, outputs, texts
-            and tool calls. States keep theirs.
+            and tool calls. States are not changed.
         prune_after: Age of checkpoints at which they are pruned, as `saver.prune` does.
         keep_last: Number of newest checkpoints to keep in each namespace; 1 by default.
         archive_after: Time after which threads are archived.
@@ -176,9 +176,9 @@ class Policy:
         created_at: Time at which it was first stored.
         updated_at: Time at which it was last changed.
         version: Number of times that it was stored.
-        applied_at: Time at which it was last applied to all threads; `None` if it was not since it was stored.
-        last_error: Why something was left when it was last applied, such as an archive that cannot be reached; `None`
-            if nothing was.
+        applied_at: Time at which it was last applied to all threads; `None` if it was not since it was last stored.
+        last_error: Why threads that are due were left when it was last applied, such as an archive that cannot be
+            reached; `None` if none was left.
     """
 
     name: str
@@ -211,11 +211,11 @@ class PolicyReport:
         archived: Number of archived threads.
         deleted: Number of deleted threads.
         bytes: Bytes of the removed data. For archived threads these are the archives' bytes, in a dry run the rows'.
-        held: Threads that were not changed because a person holds them.
+        held: Threads that were not changed because a hold protects them.
         dry_run: Whether nothing was changed.
-        is_whole: Whether it visited all threads; false if its time ended before, or threads cannot be archived.
-        problems: Why threads that are due were left, such as an archive that cannot be reached. They name no thread;
-            the log does.
+        is_whole: Whether the policy visited all threads; false if its time ended before, or threads cannot be archived.
+        problems: Why threads that are due were left, such as an archive that cannot be reached. Only the log names the
+            threads.
     """
 
     name: str

@@ -50,7 +50,7 @@ class Accesses:
         """Remove the waiting counts, and return them in batches."""
         with self._lock:
             taken, self._waiting = self._waiting, {}
-        # All processes write in the same order, so that two of them do not wait for each other.
+        # All processes write in the same order, so that no deadlock is possible.
         rows = sorted(taken.items())
         return [rows[start : start + _MAX_ROWS] for start in range(0, len(rows), _MAX_ROWS)]
 

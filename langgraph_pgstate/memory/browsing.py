@@ -1,4 +1,4 @@
-"""Stored items, for display to persons. These reads are not counted."""
+"""Reads of stored items for display to persons. They are not counted as reads of the items."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ ORDER BY a.valid_from DESC, a.namespace, a.key, a.version
 LIMIT :page_size::integer;
 
 -- name: list_caused_by_messages
--- Return versions of items that messages caused, in a thread or in the thread it was forked from, newest first.
+-- Return versions of items that messages caused, in a thread or in threads from which it was forked, newest first.
 -- opens: memories.value from value
 -- leaves: memory_versions.value
 WITH RECURSIVE sources AS (

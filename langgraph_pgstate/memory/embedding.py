@@ -33,7 +33,7 @@ class Embedder(Protocol):
 
 
 class AsyncEmbedder:
-    """Requests embeddings on the event loop. Simultaneous requests of several tasks are combined."""
+    """The embedder of the async store. It combines simultaneous requests of several tasks."""
 
     def __init__(self, model: Embeddings) -> None:
         self._model = model
@@ -48,13 +48,13 @@ class AsyncEmbedder:
         for start in range(0, len(texts), _BATCH):
             found += await self._model.aembed_documents(texts[start : start + _BATCH])
         if len(found) != len(texts):
-            raise ValueError(f"the embedding model returned {len(found)} embeddings of {len(texts)} texts")
+            raise ValueError(f"the embedding model must return {len(texts)} embeddings, one a text, not {len(found)}")
         left = iter(found)
         return [[*islice(left, len(one))] for one in calls]
 
 
 class BlockingEmbedder:
-    """Requests embeddings without suspending."""
+    """The embedder of the blocking store. Its coroutine never suspends."""
 
     def __init__(self, model: Embeddings) -> None:
         self._model = model

@@ -127,8 +127,8 @@ class _Steps:
         """Store the memories, except those that an earlier attempt stored.
 
         Raises:
-            ConfigurationError: If the memories may not be in a checkpoint yet, because another attempt might extract
-                different ones.
+            ConfigurationError: If the graph runs without `durability='sync'`. Then the memories may not be in a
+                checkpoint yet, and another attempt might extract different memories.
         """
         configurable = configurable_of(config)
         if configurable.get(CHECKPOINTER) and configurable.get(DURABILITY) in (None, "async"):
@@ -172,7 +172,7 @@ async def get_run(db: Connection, queries: Queries, thread_id: str, run_id: str)
 
     Raises:
         NotFoundError: If there is no such run.
-        ConfigurationError: If the run has no owner.
+        ConfigurationError: If the run has neither a user nor a tenant.
     """
     rows = await db.fetch(queries.get_extracted_run, {"thread_id": thread_id, "run_id": run_id})
     if not rows:

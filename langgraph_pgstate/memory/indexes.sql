@@ -61,6 +61,7 @@ UPDATE /*schema*/memory_indexes SET is_complete = true WHERE name = ANY(:names::
 
 -- name: settle_unindexed
 -- Unmark items that waited for their embeddings and were stored more than a minute before `until`. Later items may have
--- been missed, because their transactions were not committed. An imported item becomes valid later than its update.
+-- been missed, because their transactions were not committed. An imported item keeps its old `updated_at`, but its
+-- `valid_from` is the time of the import.
 UPDATE /*schema*/memories SET is_unindexed = false
 WHERE is_unindexed AND greatest(updated_at, valid_from) <= :until::timestamptz - interval '1 minute';

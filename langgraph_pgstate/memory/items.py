@@ -33,7 +33,7 @@ _SWEPT: Final = 1000
 # Number of embeddings in a page of the search for embeddings without an item.
 _PAGE: Final = 10_000
 FEW: Final = 20
-"""Maximum number of items for which a put is planned without regard to their number."""
+"""Maximum number of items for which a put uses a generic plan, which does not depend on their number."""
 # Maximum of pgvector's `hnsw.ef_search`.
 _MAX_REACH: Final = 1000
 # Above this number of items and embeddings, a put builds its parameters in a thread, because that takes milliseconds.
@@ -123,7 +123,7 @@ def joined(batches: Sequence[Batch]) -> tuple[list[Put], list[Embedded], list[Or
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The properties of a memory besides its value. An item of the store has none."""
+    """The properties of a memory besides its value. Other items of the store have none of them."""
 
     kind: str | None = None
     user_id: str | None = None
@@ -158,12 +158,12 @@ async def put(
         queries: The named queries.
         puts: The items.
         embedded: Their embeddings in each index.
-        language: Configuration of PostgreSQL's full text.
+        language: Configuration of PostgreSQL's full-text search.
         history: Number of earlier versions kept.
         origin: The origin of all items, or of each item.
         traits: The items' properties besides their values.
-        is_unindexed: Whether embeddings are missing because a model failed. Embeddings are also missing if another
-            process with other options has an index that is not in `embedded`.
+        is_unindexed: Whether embeddings are missing because a model failed. The statement itself finds that embeddings
+            are missing in an index of other processes, which is not in `embedded`.
         expected_version: The version that the items must have; 0 if they must not exist. If one item has another
             version, nothing is stored, and the result is false.
 
@@ -433,7 +433,7 @@ async def sweep_some(db: Connection, queries: Queries) -> int:
 async def sweep_vectors(runner: Runner, queries: Queries) -> int:
     """Delete embeddings without an item, in small transactions. Return their number.
 
-    Embeddings remain if a process deletes an item and its options do not name the index.
+    Embeddings remain in an index if an item is deleted by a process whose options do not name the index.
     """
     deleted = 0
     for index in await runner.run(stored_indexes, queries):

@@ -226,7 +226,7 @@ async def remember(
 async def _find_similar(
     db: Connection, queries: Queries, told: Told, embedded: Sequence[Embedded], similarity: float | None
 ) -> str | None:
-    """Return the key of the memory that is most similar to another, if it is similar enough.
+    """Return the key of the stored memory that is most similar to a new memory; `None` if none is similar enough.
 
     In a large namespace, only the nearest memories of the approximate index are compared.
     """

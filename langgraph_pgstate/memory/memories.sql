@@ -128,7 +128,8 @@ WITH clock AS MATERIALIZED (
 SELECT gone.namespace, gone.key FROM gone WHERE NOT gone.is_expired;
 
 -- name: replace_words
--- Replace the words of an item that has some, or store those of one that has none, if it has a value.
+-- Replace the words of an item or, if `are_missing`, store words for an item that has none. The item must still have
+-- the given value.
 -- leaves: memories.value
 -- seals: memories.words from words
 WITH given AS MATERIALIZED (
@@ -139,8 +140,9 @@ WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::te
     AND (m.words IS NULL) = :are_missing::boolean;
 
 -- name: set_planning
--- Set how the prepared statements of this transaction are planned: with `force_generic_plan` once, because planning at
--- each call takes longer than execution; with `force_custom_plan` by the number of items. They are not compiled.
+-- Set how the prepared statements of this transaction are planned. With `force_generic_plan` they are planned once,
+-- because planning takes longer than execution. With `force_custom_plan` they are planned at each call, for the number
+-- of items. Compilation by JIT is off.
 SELECT set_config('plan_cache_mode', :mode::text, true), set_config('jit', 'off', true);
 
 -- name: get_memory
@@ -151,7 +153,7 @@ FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::text AND (m.expires_at IS NULL OR m.expires_at > now());
 
 -- name: get_memories
--- Return items that have not expired, with the numbers of their requests.
+-- Return the requested items that have not expired, each with its number in the request.
 -- opens: memories.value from value
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL, g.number
 FROM unnest(:namespaces::text[], :keys::text[]) WITH ORDINALITY AS g (namespace, key, number)
@@ -216,7 +218,7 @@ LIMIT :page_size::integer OFFSET :offset::integer;
 -- Add counts of reads to items, and extend times to live.
 UPDATE /*schema*/memories m SET
     accessed_at = now(), access_count = m.access_count + g.count,
-    -- In UTC, as in `replace_checkpoint`.
+    -- Use UTC, because Citus requires an immutable expression, as in `replace_checkpoint`.
     expires_at = CASE WHEN g.refreshes AND m.ttl IS NOT NULL
         THEN (g.at AT TIME ZONE 'UTC' + m.ttl) AT TIME ZONE 'UTC' ELSE m.expires_at END
 FROM (SELECT now() AS at, r.* FROM unnest(:namespaces::text[], :keys::text[], :counts::integer[], :refreshed::boolean[])
@@ -237,8 +239,8 @@ WITH expired AS MATERIALIZED (
 SELECT g.namespace, g.key FROM gone g;
 
 -- name: search_words
--- Return a page of the items of a range of namespaces: those that have words of a query first, rare words before common
--- ones (BM25 with each word counted once), then the others, last stored first.
+-- Return a page of the items of a range of namespaces. Items that have words of a query come first, by BM25 with each
+-- word counted once, so that rare words rank before common words. Then come the other items, last stored first.
 -- opens: memories.value from value
 -- matches: memories.value from operands
 -- searches: memories.words from query

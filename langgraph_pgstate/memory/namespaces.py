@@ -23,7 +23,7 @@ _ARRAY_BYTES, _LABEL_BYTES = 24, 8
 class Range(NamedTuple):
     """The namespaces that begin with some labels: from `lower`, before `upper`, as array literals.
 
-    In byte order, only texts with NUL, which no label has, lie between a label and the same label with `\\x01` added.
+    In byte order, no label lies between a label and the same label with `\\x01` added, because labels have no NUL.
     """
 
     lower: str

@@ -24,7 +24,7 @@ LISTS: Final = ("completed", "blockers")
 
 
 class _Notes:
-    """The part of progress notes that needs no connection."""
+    """The part of `Notes` and `AsyncNotes` that needs no connection."""
 
     def __init__(self, store: Any, task_id: str, owner: Owner) -> None:
         self._store, self._owner, self.task_id = store, owner, identifier("task_id", task_id)
@@ -85,7 +85,7 @@ class AsyncNotes(_Notes):
             blockers: Obstacles.
             next_action: The next step.
             context: Other facts that the next session needs.
-            expected_version: The version that must be current; by default the one that was read.
+            expected_version: The version that must be current; by default the version that was read.
             by: Name of the person or service that saves them; by default the user of the running graph.
 
         Raises:

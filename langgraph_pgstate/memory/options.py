@@ -1,4 +1,4 @@
-"""Options of a store: indexes, times to live, versions. If LangGraph has an option, its name and form are used."""
+"""Options of a store: indexes, times to live, versions. Options that LangGraph has, too, have its names and forms."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class NamespaceOptions(TypedDict, total=False):
 
 
 class MemoryOptions(TypedDict, total=False):
-    """Options of a store.
+    """Options of `PGMemoryStore` and `AsyncPGMemoryStore`.
 
     Attributes:
-        index: Options of the index of embeddings, or a list of such options, one for each model, the preferred one
-            last. Without it, search is by words only.
+        index: Options of the index of embeddings, or a list of such options, one for each model, the preferred model
+            last. Without an index, items are searched by words only.
         ttl: Times to live, as `PostgresStore` takes them. Expired items are never returned.
         namespaces: Options of namespaces that begin with some labels. If several match, the longest one applies.
         language: Configuration of PostgreSQL's full-text search, such as `english`; `simple` by default.
@@ -143,7 +143,7 @@ def settings_of(options: MemoryOptions) -> Settings:
     """
     if unknown := options.keys() - MemoryOptions.__annotations__.keys():
         raise ArgumentTypeError(
-            f"options must not have {min(unknown)!r}; a store has {', '.join(sorted(MemoryOptions.__annotations__))}"
+            f"options must be among {', '.join(sorted(MemoryOptions.__annotations__))}, not {min(unknown)!r}"
         )
     index = options.get("index")
     if index is not None and not isinstance(index, Mapping | Sequence):
@@ -192,7 +192,7 @@ def _index(options: Mapping[str, Any]) -> Index:
     if not isinstance(options, Mapping):
         raise ArgumentTypeError(f"index must be a mapping or a list of mappings, not {type(options).__name__}")
     if unknown := [one for one in options if one not in _KEYS]:
-        raise ArgumentTypeError(f"index must not have the key {unknown[0]!r}; it has {', '.join(_KEYS)}")
+        raise ArgumentTypeError(f"keys of index must be among {', '.join(_KEYS)}, not {unknown[0]!r}")
     name, dims = identifier("index name", options.get("name", "default")), options.get("dims")
     if isinstance(dims, bool) or not isinstance(dims, int) or dims < 1:
         raise ConfigurationError(f"index must have dims, the number of dimensions of its model, not {dims!r}")
@@ -210,7 +210,9 @@ def _index(options: Mapping[str, Any]) -> Index:
         )
     for key, value in ann.items():
         if key not in _HNSW_KEYS or isinstance(value, bool) or not isinstance(value, int) or value < 2:
-            raise ConfigurationError(f"ann_index_config must have {', '.join(_HNSW_KEYS)} of 2 or more: {key}={value}")
+            raise ConfigurationError(
+                f"ann_index_config may have {' and '.join(_HNSW_KEYS)}, integers of 2 or more, not {key}={value!r}"
+            )
     distance = options.get("distance_type", "cosine")
     if distance not in OPERATORS:
         raise ConfigurationError(f"distance_type must be {', '.join(OPERATORS)}, not {distance!r}")

@@ -22,7 +22,7 @@ async def begin(db: Connection, queries: Queries, names: Sequence[str]) -> Any |
 
 
 async def claim(db: Connection, queries: Queries, names: Sequence[str], indexer: str) -> bool:
-    """Return whether a call may begin or continue to embed missing items; one call may at a time. One statement."""
+    """Claim the embedding of missing items for a call, or renew the claim. Return whether the call has it."""
     return await db.execute(queries.claim_indexing, {"names": [*names], "indexer": indexer}) == len(names)
 
 

@@ -28,7 +28,7 @@ from langgraph_pgstate.schema.queries import Queries
 
 
 class AsyncMemories:
-    """Memories of a store, and the versions of its items."""
+    """The methods of `AsyncPGMemoryStore` on memories, and on versions of items."""
 
     queries: Queries
     settings: Settings
@@ -81,15 +81,15 @@ class AsyncMemories:
                 content.
             user_id: User whom the memory is about.
             agent: Agent that stores it.
-            tenant_id: Tenant.
+            tenant_id: Tenant whose memory it is.
             importance: From 0 to 1.
             expires_at: Time at which it ends; by default after the `default_ttl` of the store, or never.
             metadata: Further data, as JSON.
-            thread_id: Thread of its origin; by default the running one.
-            run_id: Run of its origin; by default the running one of the thread.
-            checkpoint_id: Checkpoint of its origin; by default that of the running superstep.
+            thread_id: Thread in which it is stored; by default the thread of the running graph.
+            run_id: Run that stores it; by default the running run, if it runs on the thread.
+            checkpoint_id: Checkpoint from which the superstep starts that stores it; by default as for `run_id`.
             message_id: Message that caused it.
-            namespace: The namespace; by default `("memories", "tenant", …, "user", …, "agent", …)`, of given ids.
+            namespace: The namespace; by default `("memories", "tenant", …, "user", …, "agent", …)` with the given ids.
             by: Name of the person or service that stores it; by default the user of the running graph.
 
         Raises:
@@ -218,8 +218,8 @@ class AsyncMemories:
                 `restore` can store the memories again.
             by: Name of the person or service that deletes them; by default the user of the running graph.
 
-            Raises:
-                ConfigurationError: If an argument is invalid, or no key, owner or namespace is given.
+        Raises:
+            ConfigurationError: If an argument is invalid, or no key, owner or namespace is given.
         """
         owner = owner_of(tenant_id, user_id, agent)
         asked, total = memories.forgetting_of(owner, namespace, key, kinds, purge), 0
@@ -270,8 +270,9 @@ class AsyncMemories:
         Args:
             namespace: Namespace of the item, or of the memory.
             key: The key.
-            version: Number of the version.
-            expected_version: Restore only if this is the current version; 0 if the item is deleted. Any by default.
+            version: Number of the version to store again.
+            expected_version: Restore only if this is the current version; 0 to restore only a deleted item. By default,
+                restore in any case.
             by: Name of the person or service that restores it; by default the user of the running graph.
 
         Raises:
@@ -299,7 +300,7 @@ class AsyncMemories:
         expected_version: int,
         by: str | None = None,
     ) -> MemoryVersion:
-        """Replace the value of an item. It keeps its kind, owner, importance, indexed fields and end.
+        """Replace the value of an item. The item keeps its kind, owner, importance, indexed fields and end.
 
         Args:
             namespace: Namespace of the item, or of the memory.
@@ -308,9 +309,9 @@ class AsyncMemories:
             expected_version: The version that must be current.
             by: Name of the person or service that changes it; by default the user of the running graph.
 
-            Raises:
-                StaleMemoryError: If another writer has changed or deleted the item. The error names writer and time.
-                ConfigurationError: If an argument is invalid.
+        Raises:
+            StaleMemoryError: If another writer has changed or deleted the item. The error names writer and time.
+            ConfigurationError: If an argument is invalid.
             SerializationError: If the value cannot be stored.
         """
         labels, name = labels_of(namespace), identifier("key", key)
@@ -328,7 +329,7 @@ class AsyncMemories:
     async def remove(
         self, namespace: Sequence[str], key: str, *, expected_version: int, purge: bool = False, by: str | None = None
     ) -> None:
-        """Delete an item, memory or notes, if it has the expected version.
+        """Delete an item, a memory or progress notes, if it has the expected version.
 
         Args:
             namespace: The namespace.
@@ -337,9 +338,9 @@ class AsyncMemories:
             purge: Whether to delete the item's versions, too. If false, `restore` can store the item again.
             by: Name of the person or service that deletes it; by default the user of the running graph.
 
-            Raises:
-                StaleMemoryError: If another writer has changed or deleted the item. The error names writer and time.
-                ConfigurationError: If an argument is invalid.
+        Raises:
+            StaleMemoryError: If another writer has changed or deleted the item. The error names writer and time.
+            ConfigurationError: If an argument is invalid.
         """
         labels, name = labels_of(namespace), identifier("key", key)
         await self.runner.run(
@@ -431,10 +432,10 @@ class AsyncMemories:
         """Return the progress notes of a task; empty notes if none are stored. One round trip.
 
         Args:
-            task_id: The task.
+            task_id: Id of the task, chosen by the caller.
             user_id: User whose task it is.
             agent: Agent of the task.
-            tenant_id: Tenant.
+            tenant_id: Tenant whose task it is.
 
         Raises:
             ConfigurationError: If an id is invalid.

@@ -3,7 +3,8 @@
 SELECT pg_advisory_xact_lock(hashtextextended(:key::text, 0));
 
 -- name: find_told
--- Return memories of a namespace with a key or, if the caller named no key, a digest. The latter come first.
+-- Return the memories of a namespace that have the given key or, if the caller named no key, the given kind and digest.
+-- Memories with this kind and digest come first.
 -- opens: memories.value from value with namespace = namespace
 -- seals: memories.digest from digest
 SELECT m.key, m.kind = :kind::text AND m.digest = :digest::text AS is_equal, m.value
@@ -149,7 +150,7 @@ FROM (
 WHERE a.version = :version::integer AND coalesce(n.expires_at > now(), true);
 
 -- name: lock_memory
--- Return the version of an item, unless it has expired. Locks it.
+-- Lock an item until the transaction ends, and return its version; no row if the item has expired.
 SELECT m.version FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::text
     AND (m.expires_at IS NULL OR m.expires_at > now())

@@ -1,4 +1,4 @@
-"""Spans of operations of memory, in the recorded run that calls them. Without a run, nothing is recorded."""
+"""A decorator that records operations of memory as spans of the run that calls them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def recorded(
 
     Args:
         operation: The method's operation, by OpenTelemetry's names.
-        told: Returns the key of the record and the query, from the method's arguments.
+        told: Returns the key of the item and the query, from the method's arguments.
     """
 
     def decorate(

@@ -82,7 +82,7 @@ class _Sorted:
         self.gets: list[tuple[int, GetOp]] = []
         self.searches: list[tuple[int, SearchOp]] = []
         self.listings: list[tuple[int, dict[str, Any]]] = []
-        # Of several puts of one item, the last one counts.
+        # If a batch has several puts of one item, only the last put counts.
         self.puts: dict[tuple[Namespace, str], Put | None] = {}
 
 
@@ -156,7 +156,7 @@ class _Store(BaseStore):
         *,
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> None:
-        """Store an item, as `BaseStore.put` does. Arguments that are left out follow the options of its namespace."""
+        """Store an item, as `BaseStore.put` does. Arguments that are left out have the defaults of its namespace."""
         super().put(namespace, key, value, index, ttl=self._ttl_of(namespace, ttl))
 
     async def aput(
@@ -350,7 +350,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             filter: Values of fields, or operators: `$eq`, `$ne`, `$gt`, `$gte`, `$lt`, `$lte`.
             limit: Maximum number of items, up to 10,000.
             offset: Number of items to skip.
-            refresh_ttl: Whether to extend the found items' times to live; by default as in the option `ttl`.
+            refresh_ttl: Whether to extend the found items' times to live; by default as in `refresh_on_read` of `ttl`.
             mode: `hybrid` fuses the ranks by embedding and by words; `vector` and `words` use one of them.
 
         Raises:
@@ -471,7 +471,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
 
         Also put new items of large namespaces into the approximate indexes. Afterwards, searches use new indexes. The
         call works in batches, so puts and searches continue; safe to stop and to repeat. Servers and workers call it
-        every minute. Of all processes, only one call embeds at a time.
+        every minute. Only one call of all processes embeds at a time.
 
         Returns:
             The number of items that were embedded; 0 if another call is embedding.
@@ -515,14 +515,14 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return count
 
     async def list_indexes(self) -> dict[str, bool]:
-        """Return the names of all indexes of embeddings in the schema, and whether all items are in each."""
+        """Return whether all items are in an index, by name, for all indexes of embeddings in the schema."""
         found = await self.runner.run(stored_indexes, self.queries)
         return {one.index.name: one.is_complete for one in found}
 
     async def drop_index(self, name: str) -> None:
         """Delete an unused index of embeddings, with its embeddings. Items are kept.
 
-        Remove it from the options of all processes first.
+        Remove the index from the options of all processes first.
 
         Raises:
             NotFoundError: If there is no such index.
@@ -541,7 +541,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return await large.move_large_namespaces(self.runner, self.queries)
 
     async def flush(self) -> None:
-        """Write waiting counts of reads. Counts that cannot be written go on waiting; on a standby they are dropped."""
+        """Write waiting counts of reads. Counts that cannot be written still wait; on a standby they are dropped."""
         others = {task for task in self._flushing if task is not asyncio.current_task()}
         if others:
             await asyncio.wait(others)

@@ -33,7 +33,7 @@ def memory_tools(
     The origin of a memory is the user's last message; if there is none, the message that requested the call.
 
     Args:
-        memory: A state, or its store.
+        memory: A `PGState` or `AsyncPGState`, or its `memory`.
         agent: Agent that stores the memories; by default they are for all agents of the user.
         user: Returns the user of a run; by default the user that the server has authenticated, else
             `configurable.user_id` of the config.

@@ -19,7 +19,7 @@ class FoundItem(SearchItem):
         kind: Kind of the memory; `None` for an item of the store.
         importance: Importance of the memory, if it was given.
         rank_score: The score by which items are sorted: the fused ranks, with importance and age.
-        is_tracked: Whether reads of it are counted.
+        is_tracked: Whether reads of the item are counted.
     """
 
     __slots__ = ("importance", "is_tracked", "kind", "rank_score", "vector_rank", "words_rank")
@@ -59,7 +59,7 @@ class MemoryVersion:
         importance: Importance of the memory in this version.
         valid_from: Time from which it was valid.
         valid_to: Time at which it was replaced or deleted; `None` for the current version.
-        is_deleted: Whether the item was deleted then.
+        is_deleted: Whether the item was deleted at `valid_to`.
         deleted_by: User or service that deleted it.
         changed_by: User or service that stored it.
         thread_id: Thread in which it was stored.
@@ -170,7 +170,7 @@ class StoredItem:
         message_id: Message that caused it.
         accessed_at: Time at which it was last read.
         access_count: Number of reads.
-        message: The beginning of the message, if it is recorded and was requested.
+        message: The message that caused it, if the message is recorded. Only `inspect` returns it.
     """
 
     namespace: tuple[str, ...]
@@ -202,11 +202,11 @@ class Cause:
     """A message that has caused a memory.
 
     Attributes:
-        role: The role.
+        role: Role of the message.
         text: The beginning of its text.
         checkpoint_ns: Namespace of the checkpoint that added it.
-        checkpoint_id: That checkpoint.
-        channel: The channel.
+        checkpoint_id: Id of this checkpoint.
+        channel: Channel of the message.
     """
 
     role: str | None
@@ -228,7 +228,7 @@ class Caused:
         kind: Kind of the memory.
         valid_from: Time from which it was valid.
         valid_to: Time at which it was replaced or deleted; `None` for the current version.
-        is_deleted: Whether the item was deleted then.
+        is_deleted: Whether the item was deleted at `valid_to`.
         changed_by: User or service that stored it.
         thread_id: Thread in which it was stored.
         run_id: Run that stored it.

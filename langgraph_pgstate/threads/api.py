@@ -48,7 +48,7 @@ from langgraph_pgstate.threads.types import (
 
 
 class AsyncThreads:
-    """Access to threads, their branches and their expiry.
+    """Access to threads, their branches and their expiry; `AsyncPGState.threads` returns it.
 
     Lists are paged, most recently updated first; pass `page.next` as `cursor` for the next page. A thread that is
     updated between two pages moves to the front, so a later page does not show it.
@@ -176,7 +176,7 @@ class AsyncThreads:
         return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
     async def set_title(self, thread_id: str, title: str | None, *, expected_version: int | None = None) -> Thread:
-        """Set or remove a thread's title. Otherwise like `update_metadata`."""
+        """Set a thread's title, or remove it with `None`. Result and errors are those of `update_metadata`."""
         change = search_operations.request_change({}, expected_version, title)
         return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
@@ -194,7 +194,7 @@ class AsyncThreads:
             Whether the status was changed. A missing thread, or a thread with a run, is not changed.
 
         Raises:
-            ConfigurationError: If the status is another one. Nothing was written.
+            ConfigurationError: If the status is neither `idle` nor `interrupted`. Nothing was written.
         """
         wanted = search_operations.request_status(status)
         return await self._database.run(search_operations.settle_thread, self._queries, thread_id_of(thread_id), wanted)
@@ -230,7 +230,8 @@ class AsyncThreads:
             limit: Maximum number of leaves, 1,000 at most.
 
         Returns:
-            The branches; empty for a thread without checkpoints. The first is the head, unless clocks disagreed.
+            The branches; empty for a thread without checkpoints. The first ends at the newest checkpoint, unless the
+            clocks of processes disagreed.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -347,16 +348,16 @@ class AsyncThreads:
 
         Deleting the thread or its runs is refused with `ThreadHeldError`. Prunes and times to live do not change the
         thread. A run that would be rolled back ends as `interrupted`. The thread can still run. Its graph may remove
-        messages from the state, but older checkpoints still have them. Events of streams are dropped after their day.
-        Copies and forks are not held.
+        messages from the state, but older checkpoints still have them. Streamed events are deleted after a day, as in
+        other threads. Copies and forks are not held.
 
         Args:
             thread_id: The thread.
             reason: Reason of the hold, like the number of a case. A thread has one hold for each reason.
-            by: Name of the person, for an event of the kind `action`.
+            by: Name of the person who holds it, for an event of the kind `action`.
 
         Returns:
-            The hold; the first one of the same reason.
+            The hold; if the thread already had a hold with this reason, the existing hold.
 
         Raises:
             NotFoundError: If there is no such thread.
@@ -371,7 +372,7 @@ class AsyncThreads:
         Args:
             thread_id: The thread.
             reason: The reason that `hold` was given.
-            by: Name of the person, for an event of the kind `action`.
+            by: Name of the person who ends the hold, for an event of the kind `action`.
             since: Start of the hold that the caller saw. A hold of the same reason with another start stays.
 
         Returns:
@@ -420,14 +421,14 @@ class AsyncThreads:
         unless_done_within: timedelta | None = None,
         owner: ThreadOwner | None = None,
     ) -> dict[str, Any]:
-        """Create a thread that starts from a checkpoint of another one. One transaction; safe to repeat.
+        """Create a thread that starts from a checkpoint of another thread. One transaction; safe to repeat.
 
         Copies the checkpoint's ancestors with their subgraphs, writes, messages, labels and tool executions (so that
         results are reused), under the same ids. Other branches, runs, spans and events are not copied. Pending writes
-        and interrupted subgraphs of the checkpoint itself are copied unless the thread has advanced from it. In that
-        case the fork begins the superstep again. The fork expires like its source: after the same time without
-        access, or at the same date. The cost is writing the copied rows and reading the metadata of the thread's
-        subgraph checkpoints.
+        and interrupted subgraphs of the checkpoint itself are copied unless the thread has advanced from it. If it has,
+        the fork begins the superstep again. The fork expires like its source: after the same time without access, or at
+        the same date. The cost is writing the copied rows and reading the metadata of the thread's subgraph
+        checkpoints.
 
         Args:
             thread_id: The thread.
@@ -453,8 +454,8 @@ class AsyncThreads:
     async def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:
         """Return the difference between the states of two checkpoints, of one thread or of two. Two round trips.
 
-        A DeltaChannel's value is rebuilt by its reducer if this process has recorded a graph with it. Otherwise
-        LangGraph's own reducer merges messages, and other values are appended.
+        A DeltaChannel's value is rebuilt by its reducer, if this process has recorded a graph that has the channel. In
+        other processes, LangGraph's own reducer merges messages, and other values are appended.
 
         Args:
             first: Config of the first checkpoint; the thread's newest if the config names no checkpoint.
@@ -520,14 +521,14 @@ class AsyncThreads:
         return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
 
     async def sweep(self, *, limit: int | None = None, dry_run: bool = False) -> PruneResult:
-        """Delete expired threads and their record, or prune those with `keep_latest`, the earliest expired first.
+        """Delete expired threads from all tables, or prune threads with `keep_latest`, the earliest expired first.
 
         Each thread is one transaction; several processes may sweep at once. A thread in use stays until a later sweep.
-        It is in use if it was accessed in the last half minute, is run by a live process, or is leased. A pending
-        interrupt is not use. No tombstone is left, so the id can be used again at once.
+        It is in use if it was accessed in the last half minute, is run by a live process, or is leased. A thread with a
+        pending interrupt alone is not in use. No tombstone is left, so the id can be used again at once.
 
         Args:
-            limit: Maximum number of threads, besides those that cannot be swept; by default all.
+            limit: Maximum number of threads to delete or prune; by default all.
             dry_run: Only count.
 
         Returns:
@@ -542,7 +543,7 @@ class AsyncThreads:
         """Allow a deleted thread's id to be used for a new thread. Atomic; safe to repeat.
 
         Returns:
-            Whether there was a tombstone.
+            Whether there was a tombstone, which is the row that forbids to use the id again.
         """
         return await self._database.run(guards.revive_thread, self._queries, thread_id_of(thread_id))
 

@@ -97,7 +97,7 @@ async def get_lineage(db: Connection, queries: Queries, address: Address) -> tup
             raise NotFoundError(f"there is no {address}")
         return ()
     parents = {id: row[1] for id, row in rows.items()}
-    # If no checkpoint was named, the newest is the only one without a child.
+    # If no checkpoint was named, the newest checkpoint is the only row without a child.
     last = address.checkpoint_id or next(iter(parents.keys() - {*parents.values()}), max(parents))
     path = _path_to(last, parents)
     return tuple(LineageStep(address.thread_id, address.checkpoint_ns, *rows[id]) for id in path)
@@ -249,7 +249,7 @@ def request_fork(
 
 
 async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, request: ForkRequest) -> Address:
-    """Create a thread that starts from a checkpoint of another one. One transaction; safe to repeat.
+    """Create a thread that starts from a checkpoint of another thread. One transaction; safe to repeat.
 
     Returns:
         The checkpoint in the new thread.
@@ -268,7 +268,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
     # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
     await journal.write(db, queries, [source_id])
     async with db.transaction():
-        # Serializes concurrent forks to the same id.
+        # This statement makes concurrent forks to the same id wait for each other.
         origin = await db.fetch(
             queries.begin_fork, {"source_id": source_id, "target_id": target_id, "owner": request.owner}
         )
@@ -329,9 +329,12 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
 async def _project(
     db: Connection, queries: Queries, codec: ValueCodec, key: Mapping[str, Any], forked: Address
 ) -> None:
-    """Copy the source's projection to the fork. If a value cannot be read here, the fork's next put writes it."""
+    """Copy the source's projection, its readable channels, to the fork.
+
+    If a value cannot be read here, the fork's next put writes the projection.
+    """
     rows = await db.fetch(queries.copy_projection, key)
-    # Encrypted channels have encrypted names, which cannot be looked up. The fork's next put writes them.
+    # Encrypted channels have encrypted names, which cannot be looked up. The fork's next put writes the projection.
     if not rows or rows[0][1] or db.keys is not None:
         return
     found = await get_tuple(db, queries, codec, forked)

@@ -32,7 +32,7 @@ _QUIET_SECONDS: Final = 30.0
 _PAGE: Final = 200
 _MOST_HELD: Final = 1000
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=UTC)
-# The maximum duration of a sweep's transaction; the lease ends with it.
+# Seconds after which the lease ends that a sweep takes on a thread to delete it: the maximum time of its transaction.
 _LEASE_SECONDS: Final = 60.0
 
 _log = logging.getLogger("langgraph_pgstate.threads")
@@ -189,20 +189,20 @@ async def sweep_each(
 
 
 async def list_held(db: Connection, queries: Queries) -> list[str]:
-    """Return the first thousand expired threads that stay because a person holds them. One round trip."""
+    """Return the first thousand expired threads that stay because a hold protects them. One round trip."""
     return [row[0] for row in await db.fetch(queries.list_held_expired, {"page_size": _MOST_HELD})]
 
 
 async def end_expired(
     db: Connection, queries: Queries, thread_id: str, policy: tuple[str, timedelta] | None = None
 ) -> PruneResult:
-    """Delete or prune a thread if it has expired and is not in use. One transaction; safe to repeat and to run
-    concurrently.
+    """Delete or prune a thread if it has expired and is not in use.
 
-    With a policy (name and time), the thread is deleted if it belongs to the policy and was idle for the time.
+    One transaction; safe to repeat and to run concurrently. With a policy of retention (name and time), the thread is
+    deleted if the policy selects it and it was idle for the time.
 
     The thread's row is locked meanwhile, so other sweeps skip it. A caller that wants the lease of a deleted thread
-    waits, and then starts a new thread. No tombstone is left, so that the thread's user can come back.
+    waits, and then starts a new thread. No tombstone is left, so that the thread's id can be used again.
 
     Returns:
         The removed rows; none if the thread was kept.

@@ -39,7 +39,7 @@ def reason_of(reason: str) -> str:
 
 
 async def hold(db: Connection, queries: Queries, thread_id: str, reason: str, by: str) -> Hold:
-    """Hold a thread. One transaction; safe to repeat. Of several calls with the same reason, the first counts."""
+    """Hold a thread. One transaction; safe to repeat. Return the hold, or the existing hold with the same reason."""
     key = {"thread_id": thread_id, "reason": reason}
     async with db.transaction():
         # A deletion of a whole month of spans takes this lock, because it locks no rows of threads.
@@ -85,10 +85,10 @@ async def holds_of(db: Connection, queries: Queries, thread_id: str) -> tuple[Ho
 
 
 async def refuse_held(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Refuse to delete rows of a thread that is held or archived. Call this first in the deleting transaction.
+    """Check that rows of a thread may be deleted. Call this first in the transaction that deletes them.
 
     Raises:
-        ThreadHeldError: If the thread is held.
+        ThreadHeldError: If a hold protects the thread.
         ThreadArchivedError: If the thread's rows are in an archive, which the deletion would not reach.
     """
     rows = await db.fetch(queries.keep_labels, {"thread_id": thread_id})
@@ -99,7 +99,7 @@ async def refuse_held(db: Connection, queries: Queries, thread_id: str) -> None:
 
 
 async def is_kept(db: Connection, queries: Queries, thread_id: str, what: str) -> bool:
-    """Return whether a thread is held, and log the refused action. Call this like `holds_of`."""
+    """Return whether a hold protects a thread, and log it with `what` is refused. Call this like `holds_of`."""
     holds = await holds_of(db, queries, thread_id)
     if holds:
         _log.warning("%s: thread %r is held by %s (%s)", what, thread_id, holds[0].held_by, holds[0].reason)

@@ -5,7 +5,7 @@ VALUES (:thread_id::text, :reason::text, :held_by::text, now())
 ON CONFLICT (thread_id, reason) DO NOTHING;
 
 -- name: delete_hold
--- End the hold with a reason; with a start, only if the hold began at this time.
+-- End the hold with a reason. If a start is given, end the hold only if it began at this time.
 DELETE FROM /*schema*/holds WHERE thread_id = :thread_id::text AND reason = :reason::text
     AND (:since::timestamptz IS NULL OR created_at = :since);
 

@@ -133,7 +133,8 @@ async def prune_thread(db: Connection, queries: Queries, request: PruneRequest, 
     of the call. Messages stay as long as a branch has them. Pending writes without a checkpoint are removed after a
     day.
 
-    A thread is left unchanged if a damaged checkpoint decides what stays. The result and the log name the thread.
+    If a checkpoint that must be read for this choice is damaged, the thread is left unchanged. The result and the log
+    name it.
     """
     if not request.dry_run:
         # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
@@ -209,9 +210,9 @@ def _listed(rows: Sequence[_Row]) -> dict[str, list[str]]:
 async def _note_next(
     db: Connection, queries: Queries, thread_id: str, outline: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> None:
-    """Note for kept checkpoints without a remaining child that the thread has advanced from them.
+    """Store for kept checkpoints without a remaining child that the thread has advanced from them.
 
-    Otherwise the writes of the next supersteps would seem to be pending again.
+    Without this, the writes of their supersteps would seem to be pending again.
     """
     for namespace, rows in _by_namespace(outline).items():
         following: dict[str, str] = {}
@@ -441,7 +442,7 @@ async def sweep_orphans_of(
 ) -> tuple[int, int]:
     """Remove the orphaned writes of one thread, in one statement. Safe to repeat, and while runs append.
 
-    Writes with pending sends of a child stay: a checkpoint of a format before 4 has them among its parent's writes.
+    A checkpoint of a format before 4 has its pending sends among its parent's writes. So these writes stay.
 
     Args:
         db: The connection.
@@ -474,7 +475,7 @@ async def sweep_orphans(db: Connection, queries: Queries) -> int:
         for thread_id, has_orphans in found:
             cursor = thread_id
             if has_orphans:
-                # The journal may have newer signs of life of a run.
+                # The journal may have newer entries of a run, which show that the run is alive.
                 await journal.write(db, queries, [thread_id])
                 gone += (await sweep_orphans_of(db, queries, thread_id))[0]
         if len(found) < _THREAD_PAGE:

@@ -49,14 +49,14 @@ async def delete_thread(
         tombstones_for: Time for which guarded writes to the thread are refused.
         by: Name of the person who deletes the thread, for an event that stays. If several persons delete it, only the
             first gets an event.
-        keeps_ends: Whether to keep undelivered webhooks of the thread's runs, and runs that are deleted later.
+        keeps_ends: Whether to keep undelivered webhooks of the thread's runs, and the rows of runs with a `delete_at`.
         why: Why the chain of the thread's events ends, if the events are chained.
 
     Returns:
         The removed rows.
 
     Raises:
-        ThreadHeldError: If a person holds the thread.
+        ThreadHeldError: If a hold protects the thread.
         ThreadArchivedError: If the thread is archived.
     """
     key = {"thread_id": thread_id}
@@ -110,7 +110,7 @@ async def delete_for_runs(
         The threads that may have had such rows.
 
     Raises:
-        ThreadHeldError: If a person holds one of the threads. The runs stay in this thread and in later threads.
+        ThreadHeldError: If a hold protects one of the threads. The runs stay in this thread and in later threads.
     """
     if thread_id is not None:
         threads = [thread_id]
@@ -221,7 +221,7 @@ class CreateRequest:
 
     Attributes:
         row: The row of the thread.
-        refuses: Whether an existing thread is refused.
+        refuses: Whether an existing thread is an error.
         scope: Metadata that an existing thread must contain to be returned, as `request_scope` returns it.
     """
 
@@ -238,7 +238,7 @@ def request_thread(thread_id: str | int | UUID | None, **options: Unpack[ThreadO
     """
     if unknown := options.keys() - ThreadOptions.__annotations__.keys():
         raise ArgumentTypeError(
-            f"options must not have {min(unknown)!r}; a thread has {', '.join(sorted(ThreadOptions.__annotations__))}"
+            f"options must be among {', '.join(sorted(ThreadOptions.__annotations__))}, not {min(unknown)!r}"
         )
     if_exists = options.get("if_exists", "raise")
     if if_exists not in ("raise", "do_nothing"):
@@ -274,8 +274,9 @@ def request_owner(owner: ThreadOwner | None) -> str | None:
 
 
 async def create_thread(db: Connection, queries: Queries, request: CreateRequest) -> Thread:
-    """Insert a thread without checkpoints, and return it; return an existing thread unchanged. One round trip, two if
-    the thread exists.
+    """Insert a thread without checkpoints, and return it; return an existing thread unchanged.
+
+    One round trip; two if the thread exists.
 
     Raises:
         ThreadExistsError: If an existing thread is refused or out of scope.

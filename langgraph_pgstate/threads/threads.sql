@@ -20,8 +20,8 @@ SELECT
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
 -- name: delete_record
--- Delete all records of a thread other than its checkpoints. With `keeps_ends`, keep its webhooks, and runs that are
--- deleted later. Keep the event of the person who deleted the thread, unless the thread exists again.
+-- Delete all records of a thread other than its checkpoints. With `keeps_ends`, keep its webhooks, and runs that have a
+-- `delete_at`. Keep the event of the person who deleted the thread, unless the thread exists again.
 -- leaves: events.payload
 WITH gone_projection AS (
     DELETE FROM /*schema*/projections WHERE thread_id = :thread_id
@@ -91,7 +91,7 @@ LIMIT 1;
 -- name: copy_thread
 -- Copy a thread under its ids, from one snapshot, with its messages, projection, labels and tool executions, so that
 -- the copy reuses results recorded before it was made. Runs, spans and events are not copied. Metadata that names the
--- thread names the copy. An owner is an object with `metadata`, `user_id` and `tenant_id`; null for the source's.
+-- thread names the copy. An owner is an object with `metadata`, `user_id` and `tenant_id`. Null keeps the source's owner.
 -- leaves: checkpoints.state
 -- leaves: checkpoints.metadata
 -- leaves: segments.data

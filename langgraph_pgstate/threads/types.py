@@ -131,7 +131,7 @@ class Hold:
     Attributes:
         thread_id: The thread.
         reason: Reason of the hold, like the number of a case.
-        held_by: Name of the person.
+        held_by: Name of the person who holds the thread.
         created_at: Start of the hold.
     """
 
@@ -181,14 +181,14 @@ class TreeNode:
         created_at: Creation time by the database's clock.
         run_id: The run that made the checkpoint.
         label: The checkpoint's label, if it has one.
-        tasks: The nodes of the tasks that have written after this checkpoint; empty text for a sent task that was not
-            recorded.
+        tasks: The nodes of the tasks that have written after this checkpoint; an empty text for a task of a `Send` that
+            has no recorded span.
         interrupts: Number of tasks that were interrupted after this checkpoint.
         pending: Number of interrupted tasks that have not continued.
         answered: Ids of the interrupts of this checkpoint that were answered.
         interrupted_run_id: The run that was interrupted last after this checkpoint; `None` if it was not recorded.
         subgraphs: Namespaces of subgraphs that ran after this checkpoint and have checkpoints. At most 500 namespaces
-            of a thread are read. A subgraph with its own memory is listed only at its last call.
+            of a thread are read. A subgraph with `checkpointer=True` is listed only at its last call.
     """
 
     checkpoint_id: str
@@ -279,7 +279,7 @@ class PruneResult:
         bytes: Stored size of the data of these rows, without PostgreSQL's per-row overhead.
         dry_run: Whether nothing was removed.
         damaged: Ids of threads that were left unchanged because one of their checkpoints is damaged.
-        held: Ids of threads that were left unchanged because a person holds them.
+        held: Ids of threads that were left unchanged because a hold protects them.
     """
 
     threads: int = 0
@@ -326,7 +326,7 @@ class Thread:
         forked_from_checkpoint_id: The checkpoint of that thread from which it starts.
         archived_at: Time at which it was archived, so that only this row is in the database; `None` if it is not
             archived.
-        is_held: Whether a person holds it (a legal hold).
+        is_held: Whether a legal hold protects it, so that its rows are not deleted.
         head_checkpoint_id: Newest checkpoint in the root namespace. Set only when a single thread is read.
         state: Projected channels. Set only when a single thread is read.
     """

@@ -129,8 +129,8 @@ ORDER BY distance LIMIT 5;
 -- Return a page of the items of a range of namespaces, the nearest to an embedding first. If `uses_words`, items are
 -- sorted by the reciprocals of two ranks: by distance, and by words of the query. Rare words rank before common ones
 -- (BM25 with each word counted once). The fewer of the query's rare words an item has, the less its rank by words
--- counts. Reads all items; no item if a namespace is large, and `avoids_large`. No two sets of items are joined, so
--- that the time grows with the number of items under any plan.
+-- counts. All items are read. If `avoids_large`, and a namespace is large, no item is returned. No two sets of items
+-- are joined, so that the planner cannot choose a slow join.
 -- opens: memories.value from value
 -- matches: memories.value from operands
 -- searches: memories.words from query
@@ -194,10 +194,10 @@ FROM page p JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) p.na
 ORDER BY p.fused DESC, p.distance, p.namespace, p.key;
 
 -- name: allow_scans
--- In this transaction, let a scan of the approximate index go on until it has enough rows. `enable_sort = off` makes
--- the planner use this index. Otherwise it would sort all items of a namespace, because it expects few rows of the join
--- with items. `enable_seqscan = off` makes it read the items between large namespaces by their keys. Otherwise it would
--- read the whole table, because it expects a ninth of all rows there. Plans are made for the namespaces.
+-- In this transaction, let a scan of the approximate index go on until it has enough rows. The planner would sort all
+-- items of a namespace, because it expects few rows of the join with items: `enable_sort = off` makes it use the index.
+-- It would read the whole table for the items between large namespaces, because it expects a ninth of all rows there:
+-- `enable_seqscan = off` makes it read them by their keys. Each plan is made for the given namespaces.
 SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', :reach::text, true),
     set_config('hnsw.max_scan_tuples', '100000', true), set_config('enable_sort', 'off', true),
     set_config('enable_seqscan', 'off', true),
@@ -263,7 +263,7 @@ WITH terms AS MATERIALIZED (
             WHERE v.namespace OPERATOR(pg_catalog.=) m.namespace AND v.key = m.key AND v.version = m.version
         ) AS distance,
         ARRAY(SELECT t.number FROM rare t WHERE m.words @@ t.term) AS found
-    -- `LATERAL` makes the planner look up each item by itself, however many it expects.
+    -- `LATERAL` makes the planner look up each item by its key, however many items it expects.
     FROM chosen c CROSS JOIN LATERAL (
         SELECT i.* FROM /*schema*/memories i
         WHERE i.namespace OPERATOR(pg_catalog.=) c.namespace AND i.key = c.key LIMIT 1
