@@ -32,7 +32,7 @@ class AsyncFiles:
         database: The database.
         queries: The queries of its schema.
         codec: Encodes contents.
-        run_of: Returns the run of a config.
+        run_of: Returns the id of the recorded run to which a config belongs.
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec, run_of: RunOf | None) -> None:
@@ -166,8 +166,8 @@ class AsyncFiles:
         Args:
             namespace: Namespace of the files.
             pattern: Names, `*`, `**`, `?`, sets like `[a-z]` and braces like `{a,b}`. A pattern with a `/` is matched
-                with the path below the directory, a pattern without with the file's name. No wildcard matches a dot
-                that begins a name.
+                with the path below the directory. Other patterns are matched with the file's name. No wildcard matches
+                a dot that begins a name.
             directory: Path of the directory, or of a file.
 
         Raises:
@@ -193,7 +193,7 @@ class AsyncFiles:
             namespace: Namespace of the files.
             pattern: The text, or with `regex` a regular expression of PostgreSQL.
             directory: Path of the directory, or of a file.
-            glob: Search only files that match this pattern, which is that of `glob`.
+            glob: Search only files that match this pattern, which has the syntax of the method `glob`.
             regex: Whether the pattern is a regular expression.
             limit: Maximum number of lines; `None` for all.
 

@@ -206,7 +206,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
         return wait_on_loop(self._loop, coroutine, f"backend.{name}", "AsyncPGState")
 
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a call on the event loop, or in a thread if the state blocks."""
+        """Run a call on the event loop, or in a thread if the state is a `PGState`."""
         if self._is_blocking:
             return await asyncio.to_thread(run_blocking, coroutine)
         if self._loop is None:

@@ -50,7 +50,7 @@ def encode_content(codec: ValueCodec, content: str | bytes) -> Content:
     text: str | None
     if isinstance(content, str):
         if not encodes_as_utf8(content):
-            raise ConfigurationError("content holds a lone surrogate, which UTF-8 cannot encode")
+            raise ConfigurationError("content must not have a lone surrogate, which UTF-8 cannot encode")
         text, raw = content, content.encode()
     elif isinstance(content, bytes | bytearray | memoryview):
         raw = bytes(content)
@@ -99,7 +99,7 @@ def line_pattern(pattern: str) -> str:
 def required_literal(pattern: str) -> str:
     """Return a text that each match of a regular expression contains; empty if none is known.
 
-    Searching for a text takes a fifth of the time of matching an expression, so files without the text are skipped.
+    The search skips files without this text first, which takes a fifth of the time of matching the expression.
     """
     if pattern.startswith(("(?", "***")) or _UNCLEAR.search(pattern) or ("[" in pattern and "\\" in pattern):
         return ""

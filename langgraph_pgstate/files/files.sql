@@ -130,8 +130,8 @@ ORDER BY v.created_at, v.namespace, v.path, v.version
 LIMIT :page_size;
 
 -- name: purge_files
--- Delete files with all versions, including files that are marked as deleted, and return their number. Locks their rows
--- in the order of their paths.
+-- Delete files with all versions, including files that are marked as deleted, and return their number. The rows of the
+-- files are locked in order of their paths.
 WITH head AS MATERIALIZED (
     SELECT f.path FROM /*schema*/files f
     WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :path::text AND f.path < :after::text

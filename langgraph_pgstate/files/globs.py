@@ -40,7 +40,7 @@ def compile_glob(pattern: str, directory: str) -> Glob:
     """Return a pattern, compiled for a directory, which must end with `/`.
 
     Raises:
-        ConfigurationError: If the pattern has a `..`, expands to too many patterns, or has an unknown part.
+        ConfigurationError: If the pattern has a `..`, expands to too many patterns, or has an unsupported part.
     """
     found = compile_if_plain(pattern, directory)
     if found is None:
@@ -52,7 +52,7 @@ def compile_glob(pattern: str, directory: str) -> Glob:
 
 
 def compile_if_plain(pattern: str, directory: str) -> Glob | None:
-    """Return a pattern as `compile_glob` does, or `None` if it has an unknown part.
+    """Return a pattern as `compile_glob` does, or `None` if it has an unsupported part.
 
     Raises:
         ConfigurationError: If the pattern has a `..` or expands to too many patterns.
@@ -88,7 +88,7 @@ def like(text: str) -> str:
 
 
 def _expanded(pattern: str) -> list[str] | None:
-    """Return the patterns to which braces expand; `None` if the pattern has an unknown part."""
+    """Return the patterns to which braces expand; `None` if the pattern has an unsupported part."""
     if "\\" in pattern or "$" in pattern:
         return None
     found, done = [pattern], []
@@ -108,7 +108,7 @@ def _expanded(pattern: str) -> list[str] | None:
 
 
 def _path(pattern: str) -> str | None:
-    """Return the expression of a path from the directory of the search."""
+    """Return the regular expression of a path below the directory of the search."""
     names = pattern.split("/")
     parts: list[str] = []
     for number, name in enumerate(names, 1):
@@ -125,7 +125,7 @@ def _path(pattern: str) -> str | None:
 
 
 def _name(pattern: str) -> str | None:
-    """Return the expression of one name; `None` if it is no name or has an unknown part."""
+    """Return the regular expression of one name; `None` if it is no name or has an unsupported part."""
     if pattern in ("", ".", "..") or "***" in pattern or "/" in pattern:
         return None
     if not pattern.strip("*"):

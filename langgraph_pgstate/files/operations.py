@@ -54,10 +54,10 @@ class Change(NamedTuple):
         namespace: Namespace of the file.
         path: The file.
         expected: Number of the newest version, after which this version is stored; 0 if there is none.
-        operation: The operation.
+        operation: `write`, `edit` or `restore`.
         origin: The run that writes it.
         by: Name of the person who writes it.
-        restored: The version that is restored.
+        restored: Number of the version that a restore copies.
         change_id: Random id, by which a repeated statement finds the version that it stored before.
     """
 

@@ -10,7 +10,7 @@ from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.files.types import Namespace
 from langgraph_pgstate.options import MAX_KEY_BYTES
 
-# Bytes in an index that an array takes, and that each element takes in addition to its text.
+# Bytes of an array in an index entry, and of each element besides its text.
 _ARRAY_BYTES, _LABEL_BYTES = 24, 8
 
 

@@ -31,7 +31,7 @@ class FileStore:
         database: The database.
         queries: The queries of its schema.
         codec: Encodes contents.
-        run_of: Returns the run of a config.
+        run_of: Returns the id of the recorded run to which a config belongs.
     """
 
     def __init__(self, database: Runner, queries: Queries, codec: ValueCodec, run_of: RunOf | None) -> None:
@@ -121,7 +121,7 @@ class FileStore:
             except FileChangedError:
                 if expected:
                     raise
-        raise ConflictError(f"file {path!r} was changed by others {_ATTEMPTS} times in a row")
+        raise ConflictError(f"file {path!r} could not be stored: other calls changed it {_ATTEMPTS} times; try again")
 
     async def _unchanged(self, change: Change, version: int, content: str | bytes) -> FileVersion | None:
         """Return a version if it has the given content."""

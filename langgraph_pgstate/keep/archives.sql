@@ -1,8 +1,9 @@
 -- name: list_thread_tables
 -- Return the tables with rows of threads, except the given tables, referenced tables first. Each row has name, columns,
 -- types, and statements that read, digest, delete and insert rows. Rows are read in the binary format of PostgreSQL's
--- records, with arrays as text. The last two columns are statements over all these tables: one measures threads, and
--- one finds threads with rows outside of `threads`. If columns are given, as `table.column`, return only these.
+-- records, with arrays as text. The last two columns are statements over all these tables: one counts rows and bytes of
+-- threads, and one finds threads with rows outside of `threads`. If columns are given, as `table.column`, return only
+-- these, in the given order.
 WITH tables AS (
     SELECT c.oid, c.relname::text AS name, format('%I.%I', n.nspname, c.relname) AS path,
         EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f') AS is_referring
@@ -150,7 +151,8 @@ WHERE thread_id = ANY(:thread_ids::text[]);
 UPDATE /*schema*/archives SET completed_at = now() WHERE archive_id = :archive_id::text;
 
 -- name: find_archives
--- Return the archives of some archived threads, each with the threads, the URL of its objects, and its root.
+-- Return the archives of some archived threads, each with its threads, the URL of its objects, and the digest of its
+-- manifest.
 SELECT a.archive_id, a.url, a.root, array_agg(t.thread_id ORDER BY t.thread_id)
 FROM /*schema*/threads t JOIN /*schema*/archives a ON a.archive_id = t.archive_id
 WHERE t.thread_id = ANY(:thread_ids::text[]) AND t.archived_at IS NOT NULL
@@ -219,6 +221,6 @@ DELETE FROM /*schema*/archives WHERE archive_id = :archive_id::text AND NOT EXIS
 );
 
 -- name: reuse_data_keys
--- Store that rows are encrypted under retired data keys again, so that the next rotation encrypts them under newer
--- keys.
+-- Mark data keys as not retired, because restored rows are encrypted under them. The next rotation then encrypts these
+-- rows under newer keys.
 UPDATE /*schema*/data_keys SET retired_at = NULL WHERE key_id = ANY(:key_ids::text[]) AND retired_at IS NOT NULL;

@@ -58,8 +58,8 @@ async def check_held(db: Connection, queries: Queries, thread_ids: Sequence[str]
     """Check that threads exist and are not held. One statement, and one for each held thread.
 
     Raises:
-        ThreadHeldError: If one is held.
-        NotFoundError: If one does not exist.
+        ThreadHeldError: If a hold protects a thread.
+        NotFoundError: If a thread does not exist.
     """
     found = await explain(db, queries, thread_ids, timedelta(0))
     for thread_id, (reason, _, _) in found.items():
@@ -155,7 +155,7 @@ async def delete_archived(
             if not is_locked(error):
                 raise
             if len(ids) > 1:
-                # The error does not say which thread is locked.
+                # The error does not say which thread is locked, so each thread is tried alone.
                 for thread_id in ids:
                     alone = await _delete_one(db, queries, tables, manifest, thread_id, idle_for)
                     left.update({} if alone is None else {thread_id: alone})
@@ -267,7 +267,7 @@ async def archive_threads(
     for start in range(0, len(ids), PAGE):
         page = ids[start : start + PAGE]
         if not dry_run:
-            # Move the journal's entries to the tables first.
+            # A thread with entries in the journal is not archived, so the entries are moved to the tables first.
             await runner.run(journal.write, queries, page)
         left, sizes, owners = await runner.run(inspect, queries, tables, page, idle_for)
         report += ArchiveReport(left=tuple(LeftThread(*one) for one in left.items()))
@@ -354,7 +354,7 @@ async def _archive_group(
 
 
 async def discard(runner: Runner, queries: Queries, objects: Objects, archive_id: str) -> None:
-    """Delete an archive without threads: its objects, then its rows. Safe to repeat."""
+    """Delete an archive that no stub names: its objects, then its rows. Safe to repeat."""
     await delete_objects(runner, objects, archive_id)
     await runner.run(delete_unused, queries, archive_id)
 
@@ -370,7 +370,7 @@ async def delete_objects(runner: Runner, objects: Objects, archive_id: str) -> N
 
 
 async def delete_unused(db: Connection, queries: Queries, archive_id: str) -> None:
-    """Delete the rows of an archive, unless another call has claimed it. One transaction; safe to repeat."""
+    """Delete the rows of an unused archive, unless another call has claimed it. One transaction; safe to repeat."""
     key = {"archive_id": archive_id}
     async with db.transaction():
         if await db.fetch(queries.lock_archive, {**key, "deletion_id": None}):

@@ -201,7 +201,7 @@ async def _lock_claimed(db: Connection, queries: Queries, copies: Copies, deleti
 
 def _claimed(copies: Copies) -> ArchiveUnavailableError:
     where = f"{copies.url}/{copies.archive_id}{PACK}"
-    return ArchiveUnavailableError(where, "is being deleted by another call: repeat this one")
+    return ArchiveUnavailableError(where, "is being deleted by another call: repeat this call")
 
 
 async def move_stubs(

@@ -116,7 +116,7 @@ class EraseRequest:
 
     Attributes:
         kind: `user`, `thread` or `message`.
-        id: The user, the thread or the message.
+        id: Id of the user, thread or message.
         thread_id: The thread of the message.
     """
 
@@ -166,7 +166,7 @@ async def erase(
     by: str | None = None,
     erasure_id: str | None = None,
 ) -> Erasure:
-    """Erase the subject of a request. Safe to repeat: the next call continues an interrupted erasure.
+    """Erase the user, thread or message of a request. Safe to repeat: the next call continues an interrupted erasure.
 
     Raises:
         NotFoundError: If there is no such thread or message. Nothing was written.
@@ -194,7 +194,7 @@ async def begin(
         db: The connection.
         queries: The queries of the schema.
         new_id: Id of a new erasure.
-        request: The subject.
+        request: What is erased.
         by: Name of the person who erases, for an event of the kind `action`.
 
     Returns:
@@ -381,7 +381,7 @@ class _Work:
                 await self._other(id, _redact, id, what, message_id)
 
     async def _other(self, thread_id: str, work: Callable[..., Awaitable[Counts]], *given: Any) -> None:
-        """Redact another thread. Restore it first if it is archived; delete its copies in archives."""
+        """Redact another thread. If it is archived, restore it first; delete its copies in archives."""
         if not await self._is_away(thread_id):
             await self._part(thread_id, work, *given)
         await self._archives([thread_id], None)

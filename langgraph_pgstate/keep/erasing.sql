@@ -33,7 +33,7 @@ SELECT r.kind, r.started_at, r.counts, r.receipt, now() FROM /*schema*/erasures 
 WHERE r.erasure_id = :erasure_id::text;
 
 -- name: end_erasure
--- Store the receipt of an erasure, and delete its subject.
+-- Store the receipt of an erasure, and delete the hash of what was erased.
 UPDATE /*schema*/erasures SET ended_at = :ended_at::timestamptz, salt = NULL, subject = NULL, receipt = :receipt::jsonb
 WHERE erasure_id = :erasure_id::text AND ended_at IS NULL;
 
@@ -66,7 +66,7 @@ ORDER BY r.thread_id LIMIT :page_size;
 SELECT t.user_id FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text FOR NO KEY UPDATE;
 
 -- name: has_thread
--- Return whether a thread has a row in any of the tables with a state or a record.
+-- Return whether one of these tables has a row of a thread.
 SELECT EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::text)
     OR EXISTS (SELECT 1 FROM /*schema*/checkpoints WHERE thread_id = :thread_id)
     OR EXISTS (SELECT 1 FROM /*schema*/writes WHERE thread_id = :thread_id)

@@ -40,7 +40,7 @@ def label_of(user_id: str) -> dict[str, str | None]:
 
 
 async def next_thread(db: Connection, queries: Queries, user_id: str, after: str) -> str | None:
-    """Move the journal entries of a user's next thread, by id, to the tables. Return its id, or `None` at the end."""
+    """Return a user's next thread by id, or `None` at the end. Its journal entries are moved to the tables first."""
     rows = await db.fetch(queries.list_threads_of_user, {"user_id": user_id, "cursor_id": after, "page_size": 1})
     if not rows:
         return None

@@ -63,8 +63,8 @@ WHERE (s.name COLLATE "C", s.key COLLATE "C") > (:cursor_name::text, :cursor_key
 ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 
 -- name: export_user_rows
--- Return a page of a user's rows outside of threads, or in other users' threads, as JSON, by table. `is_encoded` is true
--- for the newest version of a file, if it has content.
+-- Return a page of a user's rows outside of threads, or in other users' threads, as JSON, by table. `is_encoded` is
+-- true for the newest version of a file, if it has content.
 -- opens: feedback.comment from content.comment of name feedback
 -- opens: events.payload from content.payload of name events
 -- opens: runs.input from content.input of name runs

@@ -7,7 +7,7 @@ the number of columns, and for each column the number of its type, its length an
 `ID.json` is the manifest. It has the columns of each table, the place of each thread's frame, and the SHA-256 of the
 pack, of each frame, and of each *part*, which is the rows of one thread in one table. The digest of a part is the
 SHA-256 of the sorted SHA-256 of its rows, so that the server can compute it, too. `root` is the SHA-256 of the manifest
-without `root`. `key_ids` are the ids of the data keys under which values are encrypted, for each thread and for all.
+without `root`. `key_ids` are the ids of the data keys that encrypt values, for each thread and for the whole archive.
 The keys themselves are not in an archive, so destroying them makes the values unreadable.
 """
 
@@ -355,7 +355,7 @@ def _key_ids(table: str, columns: Sequence[tuple[str, str]], rows: Iterable[byte
 
 
 def _fields(row: bytes) -> Iterator[tuple[int, bytes]]:
-    """Return the columns of a row, each as the number of its type, and its length and value in the form of an array."""
+    """Return the columns of a row, each as the number of its type, and its length and value as in a binary array."""
     position = _COLUMNS.size
     while position < len(row):
         type_number, length = _FIELD.unpack_from(row, position)

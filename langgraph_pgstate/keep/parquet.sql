@@ -86,7 +86,7 @@ GROUP BY c.day, c.agent, c.provider, c.model, c.tenant_id, c.user_id
 ORDER BY c.day, c.agent, c.provider, c.model, c.tenant_id, c.user_id;
 
 -- name: digest_spans_of_month
--- Return the number of spans of a month, like `2026_01`, and the sum of their hashes, which changes if a span does.
+-- Return the number of spans of a month, like `2026_01`, and the sum of their hashes, which shows whether spans change.
 SELECT count(*), coalesce(sum(hash_record_extended(s, 0)), 0)::text
 FROM (
     SELECT to_date(:month::text, 'YYYY_MM')::timestamp AT TIME ZONE 'UTC' AS first_at,

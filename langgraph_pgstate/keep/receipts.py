@@ -1,7 +1,7 @@
 """Receipts of erasures: their content, signatures and verification. No I/O.
 
 A receipt has the start and end of an erasure, and the number of rows that it erased or redacted in each table. It names
-no person: the subject is a code that can be computed from an id only with the key.
+no person. In place of an id, it has a code as the subject, which only the holder of the key can compute from the id.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Verdict:
         is_signed: Whether the receipt is unchanged since the holder of the key signed it.
         is_of: Whether the receipt is about the given user, thread or message; `None` if none was given, or the key is
             public.
-        why: What is wrong; empty if nothing is.
+        why: Why the verification failed; empty if it did not.
     """
 
     is_signed: bool
@@ -40,7 +40,7 @@ class Verdict:
 
 
 def subject_of(kind: str, id: str, thread_id: str | None = None) -> bytes:
-    """Return the subject of an erasure as bytes. `kind` is `user`, `thread` or `message`."""
+    """Return bytes that name the subject of an erasure. `kind` is `user`, `thread` or `message`."""
     return json.dumps([kind, id, thread_id], ensure_ascii=True).encode()
 
 
@@ -100,7 +100,7 @@ class Signer:
         """Return the code of a subject. Without the key it cannot be computed, nor guessed by trying ids."""
         if self._public is None:
             return hmac.new(self._secret, b"subject\0" + subject, hashlib.sha256).hexdigest()
-        # Signatures of Ed25519 are deterministic.
+        # Signatures of Ed25519 are deterministic, so the code of a subject is always the same.
         return hashlib.sha256(self._private.sign(b"subject\0" + subject)).hexdigest()
 
     def sign(self, content: bytes) -> str:

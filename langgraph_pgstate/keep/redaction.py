@@ -68,7 +68,7 @@ class Versions:
         self._after[id, text_of(before.get("content"))] = text_of(after.get("content")), _calls(after)
 
     def after(self, id: str, content: str | None, tool_calls: Any) -> tuple[str | None, Any]:
-        """Return the redacted text and tool calls of a recorded version, as in the states."""
+        """Return the redacted text and tool calls of a recorded message, equal to those in the states."""
         if (found := self._after.get((id, content))) is not None:
             return found
         return None if content is None else ERASED, None if tool_calls is None else []
@@ -114,7 +114,7 @@ async def redact_thread(db: Connection, queries: Queries, thread_id: str, what: 
     """Redact messages and texts in all rows of a thread, in a transaction that has called `lock_unused`.
 
     Returns:
-        The number of redacted rows by table, and of deleted batches of events.
+        The number of redacted rows by table, and of deleted batches of streamed events.
     """
     versions = Versions()
     writing = _Reading(db, queries, thread_id, what, versions.note, writes=True)
@@ -129,7 +129,7 @@ async def redact_thread(db: Connection, queries: Queries, thread_id: str, what: 
 
 
 class _Reading:
-    """A walk over all segments, states and pending writes of a thread."""
+    """A pass over all segments, states and pending writes of a thread, to redact them or to find messages."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ async def has_message(db: Connection, queries: Queries, thread_id: str, message_
 async def _redact_messages(
     db: Connection, queries: Queries, thread_id: str, what: Redaction, versions: Versions
 ) -> int:
-    """Redact the recorded messages as in the states, also other messages that repeat the redacted texts."""
+    """Redact the recorded messages as in the states, and the redacted texts in other recorded messages."""
     count = 0
     cursor = ("", "", "")
     key = {"thread_id": thread_id, "message_ids": sorted(what.message_ids), "all": bool(what.texts)}

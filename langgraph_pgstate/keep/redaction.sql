@@ -10,7 +10,7 @@ SELECT 'a worker runs it' FROM /*schema*/queue q WHERE q.thread_id = :thread_id 
 LIMIT 1;
 
 -- name: lock_all_checkpoints
--- Lock all checkpoints of a thread until the transaction ends; waits for puts that inherit from them.
+-- Lock all checkpoints of a thread until the transaction ends. The lock waits for puts that inherit from them.
 SELECT 1 FROM /*schema*/checkpoints c WHERE c.thread_id = :thread_id::text
 ORDER BY c.checkpoint_ns, c.checkpoint_id
 FOR UPDATE;
@@ -24,7 +24,7 @@ UPDATE /*schema*/checkpoints SET state = :state::bytea, metadata = :metadata::te
 WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text AND checkpoint_id = :checkpoint_id::text;
 
 -- name: renew_revisions
--- Renew the revisions of checkpoints with some segments, so that processes that cache them read them again.
+-- Give new revisions to checkpoints with some segments, so that processes that cache the checkpoints read them again.
 UPDATE /*schema*/checkpoints SET revision = :revision::bigint
 WHERE thread_id = :thread_id::text AND segment_ids && :segment_ids::integer[];
 
@@ -220,7 +220,7 @@ WHERE thread_id = :thread_id::text AND message_id = :message_id::text AND checkp
     AND channel = :channel::text;
 
 -- name: list_messages_of_user
--- Return the messages that a user's runs have added to a thread, and the runs.
+-- Return the runs of a user on a thread, each with the messages that it has added.
 SELECT r.run_id, ARRAY(
     SELECT DISTINCT m.message_id FROM /*schema*/messages m
     WHERE m.thread_id = :thread_id::text AND m.run_id = r.run_id AND m.change <> 'removed'

@@ -45,7 +45,7 @@ _GROUP_THREADS: Final = 100
 _GROUP_BYTES: Final = 16 * 1024 * 1024
 # Maximum number of bytes of rows in one statement.
 _STATEMENT_BYTES: Final = 8 * 1024 * 1024
-# Time within which a call may be repeated after a lost connection.
+# Time within which a restore by the same person counts as a repetition of the call after a lost connection.
 _SAME_RESTORE: Final = timedelta(hours=1)
 _UNIQUE_VIOLATION: Final = "23505"
 
@@ -280,7 +280,7 @@ async def store_threads(
             if getattr(error, "sqlstate", None) != _UNIQUE_VIOLATION:
                 raise
             raise ConflictError(
-                f"one of {len(coming)} threads (the first is {coming[0]!r}) has got rows that its archive has, too"
+                f"one of {len(coming)} threads (the first is {coming[0]!r}) already has rows that its archive has, too"
             ) from error
         # A put in progress at the time of the archiving may have left rows, which are kept.
         whole = [thread_id for thread_id in coming if thread_id not in has_rows]
@@ -328,7 +328,7 @@ async def _insert(
     stubs: Collection[str],
     rows: Mapping[str, Mapping[str, Sequence[bytes]]],
 ) -> int:
-    """Insert rows, and return their number. A stub already is the row of its thread in `threads`; these do not count.
+    """Insert rows, and return their number without rows of `threads`. A thread with a stub keeps it as its row there.
 
     Raises:
         ArchiveError: If a row belongs to another thread.
@@ -348,7 +348,7 @@ async def _insert(
 
 
 def _check_thread(table: Table, rows: Sequence[bytes], thread_id: str) -> None:
-    """Check that rows belong to a thread. Their digests show it later, but not if the thread already has rows.
+    """Check that rows belong to a thread. For a thread that already has rows, no later check of digests shows this.
 
     Raises:
         ArchiveError: If a row belongs to another thread.

@@ -111,7 +111,7 @@ def place_of(name: str) -> str:
 
 
 async def _with_stored(db: Connection, queries: Queries, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row whose metadata that some policy already has are moved to `stored`.
+    """Return a row in which `stored` has the metadata that a stored policy has, too, and `metadata` has the rest.
 
     With encryption, stored metadata are digests. A caller that reads a policy and puts it back gives these digests,
     which must not be digested again.
@@ -276,7 +276,7 @@ async def _expire(runner: Runner, queries: Queries, dry_run: bool, goes_on: Call
 
 
 async def note_applied(db: Connection, queries: Queries, policy: Policy, report: PolicyReport) -> None:
-    """Store that a policy was applied to all threads, or why something was left. One statement."""
+    """Store that a policy was applied to all threads, or why threads were left. One statement."""
     more = "" if len(report.problems) <= _PROBLEMS else f"; and {len(report.problems) - _PROBLEMS} more"
     told = "; ".join(report.problems[:_PROBLEMS]) + more
     query = queries.note_applied if report.is_whole else queries.note_last_error

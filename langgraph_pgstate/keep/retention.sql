@@ -49,12 +49,12 @@ ORDER BY 1;
 SELECT p.version FROM /*schema*/retention_policies p WHERE p.name = :name::text FOR UPDATE;
 
 -- name: note_applied
--- Store that a policy was applied to all threads, and why something was left, unless it was changed meanwhile.
+-- Store that a policy was applied to all threads, and why threads were left, unless the policy was changed meanwhile.
 UPDATE /*schema*/retention_policies SET applied_at = now(), last_error = :last_error::text
 WHERE name = :name::text AND version = :version::integer;
 
 -- name: note_last_error
--- Store why a policy was not applied to all threads, unless it was changed meanwhile.
+-- Store why a policy was not applied to all threads, unless the policy was changed meanwhile.
 UPDATE /*schema*/retention_policies SET last_error = :last_error::text
 WHERE name = :name::text AND version = :version::integer;
 
@@ -110,12 +110,13 @@ UPDATE /*schema*/retention_policies SET
 WHERE name = :name::text;
 
 -- name: begin_visits
--- Store that a policy begins to visit all threads, unless it is still visiting them, or last began within the pause.
+-- Store that a policy begins to visit all threads, unless it still visits them or last began less than a pause ago.
 UPDATE /*schema*/retention_policies SET began_at = now()
 WHERE name = :name::text AND began_at IS NULL AND (last_began_at IS NULL OR last_began_at <= now() - :pause::interval);
 
 -- name: forget_content
--- Remove content before a time from spans, messages and runs of a thread, and return the number of rows and bytes.
+-- Remove content before a time from spans, messages and runs of a thread, and return the number of rows and bytes. If
+-- `dry_run`, only count.
 -- leaves: messages.content
 -- leaves: messages.tool_calls
 -- leaves: runs.input

@@ -80,7 +80,7 @@ class DeletionReport:
         threads: Number of archived threads that were completely deleted.
         copies: Number of deleted copies, also of threads that are in the database.
         archives: Number of deleted archives.
-        rewritten: Number of archives that were written in their place, with their other threads.
+        rewritten: Number of new archives, which have the other threads of deleted archives.
     """
 
     threads: int = 0

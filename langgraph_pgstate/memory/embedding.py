@@ -48,7 +48,9 @@ class AsyncEmbedder:
         for start in range(0, len(texts), _BATCH):
             found += await self._model.aembed_documents(texts[start : start + _BATCH])
         if len(found) != len(texts):
-            raise ValueError(f"the embedding model must return {len(texts)} embeddings, one a text, not {len(found)}")
+            raise ValueError(
+                f"the embedding model must return {len(texts)} embeddings for {len(texts)} texts, not {len(found)}"
+            )
         left = iter(found)
         return [[*islice(left, len(one))] for one in calls]
 

@@ -63,7 +63,7 @@ def extraction(state: Any, extract: Extractor, **options: Unpack[WindowOptions])
     origin.
 
     Args:
-        state: The state. With an `AsyncPGState`, `extract` may be a coroutine function.
+        state: A `PGState` or an `AsyncPGState`. With an `AsyncPGState`, `extract` may be a coroutine function.
         extract: Called with the messages of the thread at the end of the run. Returns the memories: texts, or dicts
             of `content`, `kind`, `key`, `importance`, `expires_at`, `metadata` and `message_id`, as `remember` takes
             them.

@@ -25,7 +25,7 @@ class OpenIndex:
     """An index in the database.
 
     Attributes:
-        index: The options.
+        index: The options of the index.
         schema: The schema of the index's table.
         number: Number of the index, part of the table's name.
         extension: The schema of pgvector.

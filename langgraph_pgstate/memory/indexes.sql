@@ -39,8 +39,8 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM /*schema*/memories m WHERE m.is_unindexed)
     OR EXISTS (SELECT 1 FROM /*schema*/memory_indexes i WHERE NOT i.is_complete AND i.name = ANY(:names::text[]));
 
 -- name: claim_indexing
--- Claim the embedding of missing items, or renew the claim. One call at a time has the claim. It ends two minutes after
--- the last renewal.
+-- Claim the embedding of missing items, or renew the claim. Only one call at a time has the claim. The claim ends two
+-- minutes after the last renewal.
 UPDATE /*schema*/memory_indexes i SET indexer = :indexer::text, indexing_until = now() + interval '2 minutes'
 WHERE i.name = ANY(:names::text[]) AND (i.indexer = :indexer OR (i.indexing_until < now()) IS NOT FALSE) AND NOT EXISTS (
     SELECT 1 FROM /*schema*/memory_indexes o

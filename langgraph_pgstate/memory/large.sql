@@ -8,7 +8,7 @@ INSERT INTO /*schema*/large_namespaces (namespace, is_ready, created_at) SELECT 
 ON CONFLICT (namespace) DO NOTHING;
 
 -- name: list_unmoved_namespaces
--- Return the large namespaces that have items which are not in the approximate indexes, and whether they are ready.
+-- Return the large namespaces with items outside the approximate indexes, and whether each is searched approximately.
 SELECT l.namespace, l.is_ready FROM /*schema*/large_namespaces l
 WHERE NOT l.is_ready OR EXISTS (
     SELECT 1 FROM /*schema*/memories m WHERE m.is_waiting AND m.namespace OPERATOR(pg_catalog.=) l.namespace

@@ -178,8 +178,8 @@ async def remember(
 ) -> Memory:
     """Store a memory, or count a repetition. One transaction, which locks the namespace.
 
-    A memory with the same words only counts as a repetition. A similar memory replaces the existing one, which is kept
-    as a version. If the call is repeated after a lost connection, it may be counted twice.
+    If a memory with the same words exists, only a repetition is counted. If a similar memory exists, it is replaced and
+    kept as a version. If the call is repeated after a lost connection, a repetition may be counted twice.
     """
     put, traits = told.put, told.traits
     if db.keys is not None and not told.is_named:
@@ -406,7 +406,7 @@ def forgetting_of(
     """Validate which memories are to be deleted.
 
     Raises:
-        ConfigurationError: If an argument is not usable, or no argument selects memories.
+        ConfigurationError: If an argument is invalid, or no argument selects memories.
     """
     if key is None and namespace is None and not any(owner):
         raise ConfigurationError("forget must be given a key, a namespace, or a user_id, agent or tenant_id")

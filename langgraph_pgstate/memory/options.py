@@ -72,7 +72,7 @@ class MemoryOptions(TypedDict, total=False):
         index: Options of the index of embeddings, or a list of such options, one for each model, the preferred model
             last. Without an index, items are searched by words only.
         ttl: Times to live, as `PostgresStore` takes them. Expired items are never returned.
-        namespaces: Options of namespaces that begin with some labels. If several match, the longest one applies.
+        namespaces: Options of items whose namespace begins with some labels. If several match, the longest apply.
         language: Configuration of PostgreSQL's full-text search, such as `english`; `simple` by default.
         history: Number of earlier versions kept of each item, 20 by default; `None` for all, 0 for none.
         merge_similarity: Minimum similarity, from 0 to 1, at which a memory replaces another memory of its namespace

@@ -86,8 +86,8 @@ class AsyncMemories:
             expires_at: Time at which it ends; by default after the `default_ttl` of the store, or never.
             metadata: Further data, as JSON.
             thread_id: Thread in which it is stored; by default the thread of the running graph.
-            run_id: Run that stores it; by default the running run, if it runs on the thread.
-            checkpoint_id: Checkpoint from which the superstep starts that stores it; by default as for `run_id`.
+            run_id: Run that stores it; by default the run that calls, if it runs on this thread.
+            checkpoint_id: Checkpoint from which the storing superstep starts; by default that of the running superstep.
             message_id: Message that caused it.
             namespace: The namespace; by default `("memories", "tenant", …, "user", …, "agent", …)` with the given ids.
             by: Name of the person or service that stores it; by default the user of the running graph.
@@ -213,7 +213,7 @@ class AsyncMemories:
             agent: Agent that stored them.
             tenant_id: Tenant.
             kinds: Only these kinds.
-            namespace: The namespace, instead of one made from the ids.
+            namespace: The namespace, instead of a namespace made from the ids.
             purge: Whether to delete the versions, too, also of memories that were forgotten earlier. If false,
                 `restore` can store the memories again.
             by: Name of the person or service that deletes them; by default the user of the running graph.
@@ -305,7 +305,7 @@ class AsyncMemories:
         Args:
             namespace: Namespace of the item, or of the memory.
             key: The key.
-            value: The value. The text of a memory is its `content`.
+            value: The new value. The text of a memory is under the key `content`.
             expected_version: The version that must be current.
             by: Name of the person or service that changes it; by default the user of the running graph.
 

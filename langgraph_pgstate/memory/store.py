@@ -238,7 +238,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return store
 
     def of_database(self, database: AsyncDatabase, run_of: RunOf | None) -> Self:
-        """Return a store with the options of this one on another database of the schema."""
+        """Return a store with the same options, over another `AsyncDatabase` of the same schema."""
         return self.over(database, self.queries, self._options, run_of, counts_reads=self._counts_reads)
 
     def _use(self, database: AsyncDatabase, queries: Queries, options: MemoryOptions) -> None:
@@ -351,7 +351,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             limit: Maximum number of items, up to 10,000.
             offset: Number of items to skip.
             refresh_ttl: Whether to extend the found items' times to live; by default as in `refresh_on_read` of `ttl`.
-            mode: `hybrid` fuses the ranks by embedding and by words; `vector` and `words` use one of them.
+            mode: `hybrid` fuses the ranks by embedding and by words; `vector` and `words` use only one rank.
 
         Raises:
             InvalidNamespaceError: If the namespace is invalid.
@@ -515,7 +515,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return count
 
     async def list_indexes(self) -> dict[str, bool]:
-        """Return whether all items are in an index, by name, for all indexes of embeddings in the schema."""
+        """Return the name of each index of embeddings in the schema, with whether it has all items."""
         found = await self.runner.run(stored_indexes, self.queries)
         return {one.index.name: one.is_complete for one in found}
 
@@ -541,7 +541,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return await large.move_large_namespaces(self.runner, self.queries)
 
     async def flush(self) -> None:
-        """Write waiting counts of reads. Counts that cannot be written still wait; on a standby they are dropped."""
+        """Write waiting counts of reads. Counts that cannot be written are kept; on a standby they are dropped."""
         others = {task for task in self._flushing if task is not asyncio.current_task()}
         if others:
             await asyncio.wait(others)

@@ -88,7 +88,7 @@ class AsyncThreads:
         """Return a page of threads by their metadata, state or messages. One round trip.
 
         An index serves `metadata`, `state`, `text`, `scope`, and the equalities in `where`. A `where` with only range
-        conditions reads every projection. The filters of `list` apply as well.
+        conditions reads the projected channels of every thread. The filters of `list` apply as well.
 
         Args:
             **filters: See `ThreadTextSearch`.
@@ -130,14 +130,14 @@ class AsyncThreads:
     async def create(self, thread_id: str | int | UUID | None = None, **options: Unpack[ThreadOptions]) -> Thread:
         """Create a thread without checkpoints, to give it metadata or a time to live before its first checkpoint.
 
-        Atomic; safe to repeat without a `thread_id`, and with `do_nothing`.
+        Atomic; safe to repeat without a `thread_id`, or if `if_exists` is `do_nothing`.
 
         Args:
             thread_id: The thread's id; a new one by default.
             options: See `ThreadOptions`.
 
         Raises:
-            ThreadExistsError: If there is such a thread.
+            ThreadExistsError: If there is such a thread, and `if_exists` is `raise`.
             ThreadDeletedError: If the thread was deleted and may not be created again yet.
             ConfigurationError: If an argument is invalid. Nothing was written.
         """
@@ -145,7 +145,7 @@ class AsyncThreads:
         return await self._database.run(rows.create_thread, self._queries, request)
 
     async def get(self, thread_id: str, *, scope: Scope | None = None) -> Thread | None:
-        """Return one thread with its head and its projected channels, or `None`. One round trip.
+        """Return one thread with its newest checkpoint and its projected channels, or `None`. One round trip.
 
         Args:
             thread_id: The thread.
@@ -264,8 +264,8 @@ class AsyncThreads:
             checkpoint_ns: Namespace of a subgraph; by default the root's.
 
         Returns:
-            The checkpoint's id. If all checkpoints are of later supersteps, the id of the first one. `None` if there is
-            no checkpoint.
+            The checkpoint's id. If all checkpoints are of later supersteps, the id of the first checkpoint. `None` if
+            there is no checkpoint.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -348,8 +348,8 @@ class AsyncThreads:
 
         Deleting the thread or its runs is refused with `ThreadHeldError`. Prunes and times to live do not change the
         thread. A run that would be rolled back ends as `interrupted`. The thread can still run. Its graph may remove
-        messages from the state, but older checkpoints still have them. Streamed events are deleted after a day, as in
-        other threads. Copies and forks are not held.
+        messages from the state, but older checkpoints still have them. Streamed events are deleted as in other threads,
+        by default after a day. Copies and forks are not held.
 
         Args:
             thread_id: The thread.
@@ -483,7 +483,7 @@ class AsyncThreads:
 
         Args:
             thread_id: The thread.
-            ttl: The time.
+            ttl: Time for which the thread is kept after each access.
             strategy: What happens at expiry: `delete`, or `keep_latest`, which prunes all but its newest checkpoints,
                 as `prune` does.
 

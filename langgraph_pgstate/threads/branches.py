@@ -232,7 +232,7 @@ def request_fork(
     within: timedelta | None = None,
     owner: ThreadOwner | None = None,
 ) -> ForkRequest:
-    """Validate a fork. Without a target id, the fork gets a random one, which stays the same in retries.
+    """Validate a fork. Without a target id, the fork gets a random id, which stays the same in retries.
 
     Raises:
         ConfigurationError: If an id cannot be stored, or both threads are the same.
@@ -292,7 +292,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
             if has_this and tuple(origin[0]) == (source_id, checkpoint_id):
                 return forked
             raise ConfigurationError(
-                f"thread {target_id!r} already has a history of its own; fork to a new thread, or delete that one first"
+                f"thread {target_id!r} already has a history of its own; fork to a new thread, or delete this thread"
             )
         if request.within is not None:
             await check_not_done(db, queries, "fork", source_id, request.within, checkpoint_id=checkpoint_id)
@@ -329,7 +329,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
 async def _project(
     db: Connection, queries: Queries, codec: ValueCodec, key: Mapping[str, Any], forked: Address
 ) -> None:
-    """Copy the source's projection, its readable channels, to the fork.
+    """Copy the source's projection, which has chosen channels as JSON, to the fork.
 
     If a value cannot be read here, the fork's next put writes the projection.
     """

@@ -63,8 +63,8 @@ WHERE l.thread_id = :thread_id
 ORDER BY l.checkpoint_id DESC, l.checkpoint_ns;
 
 -- name: begin_fork
--- Insert a fork's thread as a copy of its source, or lock the existing one. Return the checkpoint it was forked from;
--- no row if the source is missing.
+-- Insert the row of a fork as a copy of its source's row, or lock the existing row. Return the checkpoint from which it
+-- was forked; no row if the source is missing.
 -- seals: threads.metadata from owner.metadata with thread_id = target_id
 -- leaves: threads.title
 WITH source AS MATERIALIZED (
@@ -105,7 +105,7 @@ ORDER BY checkpoint_id DESC LIMIT 1;
 -- name: fork_thread
 -- Copy a checkpoint of the root namespace with its history, from one snapshot, under the same ids into another existing
 -- thread: ancestors, their subgraphs, writes and segments, messages, tool executions and labels. The results of the
--- checkpoint's own superstep are copied only if it has no children; otherwise the fork runs that superstep itself.
+-- checkpoint's own superstep are copied only if it has no children. If it has, the fork runs that superstep itself.
 -- leaves: checkpoints.state
 -- leaves: checkpoints.metadata
 -- leaves: segments.data
@@ -286,7 +286,7 @@ WITH source AS (
 SELECT ARRAY(SELECT jsonb_object_keys(s.state)), s.is_current AND s.checkpoint_id <= :checkpoint_id FROM source s;
 
 -- name: project_fork
--- Store the readable channels of a fork whose source has continued since.
+-- Store the projected channels of a fork whose source has continued since.
 -- seals: projections.state from projected
 INSERT INTO /*schema*/projections (thread_id, checkpoint_id, state)
 VALUES (:thread_id::text, :checkpoint_id::text, :projected::text::jsonb)

@@ -32,7 +32,7 @@ _QUIET_SECONDS: Final = 30.0
 _PAGE: Final = 200
 _MOST_HELD: Final = 1000
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=UTC)
-# Seconds after which the lease ends that a sweep takes on a thread to delete it: the maximum time of its transaction.
+# A sweep takes a lease of a thread before it deletes the thread. The lease, and so the transaction, has this time.
 _LEASE_SECONDS: Final = 60.0
 
 _log = logging.getLogger("langgraph_pgstate.threads")
@@ -109,7 +109,7 @@ def request_expiry(at: datetime | None, after: timedelta | None) -> Expiry:
 
 
 async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: Expiry) -> datetime | None:
-    """Set the expiry of a thread; no attribute set means never. One statement; safe to repeat.
+    """Set the expiry of a thread; an `expiry` without a time means never. One statement; safe to repeat.
 
     Returns:
         The time at which the thread expires.

@@ -37,7 +37,7 @@ ORDER BY t.expires_at, t.thread_id
 LIMIT :page_size;
 
 -- name: list_held_expired
--- Return expired threads that a person holds, in order.
+-- Return expired threads that a hold protects, in order.
 SELECT DISTINCT h.thread_id FROM /*schema*/holds h JOIN /*schema*/threads t ON t.thread_id = h.thread_id
 WHERE t.expires_at <= now() AND t.archived_at IS NULL
 ORDER BY h.thread_id LIMIT :page_size;

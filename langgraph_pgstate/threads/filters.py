@@ -35,7 +35,8 @@ class ThreadSearch(ThreadFilter, total=False):
 
     Attributes:
         metadata: Only threads whose metadata contain this, as by jsonb's `@>`.
-        state: Only threads whose projected channels contain this, like `{"booking": {"hotel": "Astoria"}}`.
+        state: Only threads whose projected channels contain this, like `{"booking": {"hotel": "Astoria"}}`. Projected
+            channels are chosen channels of the newest state, which are stored as JSON.
         where: A condition on the projected channels, as a JSON path of PostgreSQL:
             `$.booking.check_in >= "2027-03-01" && $.booking.check_in < "2027-04-01"`.
         scope: Only threads whose metadata contain this, because the caller may see only these.

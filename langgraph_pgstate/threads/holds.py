@@ -99,7 +99,10 @@ async def refuse_held(db: Connection, queries: Queries, thread_id: str) -> None:
 
 
 async def is_kept(db: Connection, queries: Queries, thread_id: str, what: str) -> bool:
-    """Return whether a hold protects a thread, and log it with `what` is refused. Call this like `holds_of`."""
+    """Return whether a hold protects a thread. If so, log it with `what`, such as "not pruned".
+
+    Call this in a transaction that has locked the thread's row.
+    """
     holds = await holds_of(db, queries, thread_id)
     if holds:
         _log.warning("%s: thread %r is held by %s (%s)", what, thread_id, holds[0].held_by, holds[0].reason)

@@ -43,7 +43,7 @@ _STATE_PAGE: Final = 200
 
 
 class PruneRequest(NamedTuple):
-    """A validated prune.
+    """The validated arguments of a prune.
 
     Attributes:
         thread_ids: The threads; `None` for all.
@@ -315,7 +315,7 @@ async def _kept(
     for rows in namespaces.values():
         root = _root_of(rows[-1])
         # The namespace of a subgraph call ends in a colon and its task's id. A subgraph compiled with checkpointer=True
-        # has no task id, and its state outlives the call. A call may be saved before its root is.
+        # has no task id, and its state outlives the call. A call may be stored before its root checkpoint.
         is_call = ":" in rows[-1].namespace
         if not is_call or root not in roots or ("", root) in kept:
             kept.update(_resume_points(rows, request.keep_last))
@@ -329,8 +329,8 @@ async def _kept(
 def _labelled(outline: Sequence[_Row]) -> set[tuple[str, str]]:
     """Return labelled checkpoints, their root checkpoints, and the state of their subgraphs.
 
-    A subgraph compiled with `checkpointer=True` continues from its newest checkpoint before the replayed one; in a
-    fork, from checkpoints of the fork's ancestors.
+    A subgraph compiled with `checkpointer=True` continues from its newest checkpoint before the replayed checkpoint; in
+    a fork, from checkpoints of the fork's ancestors.
     """
     kept = {(row.namespace, row.id) for row in outline if row.is_labelled}
     kept |= {("", root) for row in outline if row.is_labelled and row.namespace and (root := _root_of(row))}

@@ -76,11 +76,11 @@ async def delete_thread(
             # While the statement waited, a put may have committed a new checkpoint. Only the next statement sees it and
             # the segments that it refers to.
         segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
-        # Rows of the queue are deleted before rows of the record, because a claim locks rows in this order.
+        # Rows of the queue are deleted before recorded runs, because a claim locks rows in this order.
         await db.execute(queries.delete_queued, {**key, "run_ids": None})
         await db.execute(queries.delete_streams, {**key, "run_ids": None, "keeps_ends": keeps_ends})
-        # Journal entries are deleted before the record. This statement waits for a writer that is moving an entry to
-        # the record.
+        # Journal entries are deleted before recorded rows. This statement waits for a writer that is moving an entry to
+        # the recorded rows.
         await db.execute(queries.delete_entries, {**key, "run_ids": None})
         if has_budgets:
             await keep_costs(db, queries, thread_id)
@@ -134,14 +134,14 @@ async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_i
     """
     key = {"thread_id": thread_id, "run_ids": list(run_ids)}
     has_budgets = await gather_costs(db, queries, thread_id)
-    # Rows of the queue are deleted before rows of the record, because a claim locks rows in this order.
+    # Rows of the queue are deleted before recorded runs, because a claim locks rows in this order.
     may_be_queued = await db.execute(queries.delete_queued, key) > 0
     await db.execute(queries.delete_streams, {**key, "keeps_ends": False})
     # This lock prevents a new label on a checkpoint that is about to be deleted.
     await db.fetch(queries.keep_labels, {"thread_id": thread_id})
     going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]
     await release_messages(db, queries, thread_id, going)
-    # Journal entries are deleted before the record. This statement waits for a writer that is moving an entry to it.
+    # Journal entries are deleted before recorded rows. This statement waits for a writer that is moving an entry there.
     await db.execute(queries.delete_entries, key)
     if has_budgets:
         await keep_costs(db, queries, thread_id, run_ids)
@@ -156,7 +156,7 @@ async def copy_thread(
 ) -> None:
     """Copy a thread with ids, parents, namespaces, forks and pending writes. One transaction; safe to repeat.
 
-    Also copies messages, projection and tool executions, but not runs, spans and events.
+    Messages, projected channels and tool executions are copied, too, but not runs, spans and events.
 
     Args:
         db: The connection.
@@ -185,7 +185,7 @@ async def copy_thread(
         if strangers:
             raise ConfigurationError(
                 f"thread {target_id!r} already has a history of its own (checkpoint {strangers[0][1]!r}); "
-                "copy into a new thread, or delete that one first"
+                "copy into a new thread, or delete this thread"
             )
         renaming = json.dumps({"thread_id": target_id})
         await db.execute(queries.copy_thread, {**key, "owner": owner, "renaming": renaming})

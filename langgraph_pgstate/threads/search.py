@@ -86,7 +86,7 @@ def count_threads(**filters: Unpack[ThreadSelection]) -> Read[int]:
 
 
 async def get_thread(db: Connection, queries: Queries, thread_id: str, scope: list[str] | None = None) -> Thread | None:
-    """Return one thread with its head and its projected state, or `None`. One round trip."""
+    """Return one thread with its newest checkpoint and its projected channels, or `None`. One round trip."""
     rows = await db.fetch(queries.get_thread, {"thread_id": thread_id, "scope": scope})
     return Thread(*rows[0]) if rows else None
 

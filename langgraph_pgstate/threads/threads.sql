@@ -91,7 +91,7 @@ LIMIT 1;
 -- name: copy_thread
 -- Copy a thread under its ids, from one snapshot, with its messages, projection, labels and tool executions, so that
 -- the copy reuses results recorded before it was made. Runs, spans and events are not copied. Metadata that names the
--- thread names the copy. An owner is an object with `metadata`, `user_id` and `tenant_id`. Null keeps the source's owner.
+-- thread names the copy. An owner is an object with `metadata`, `user_id` and `tenant_id`; null is the source's owner.
 -- leaves: checkpoints.state
 -- leaves: checkpoints.metadata
 -- leaves: segments.data

@@ -127,7 +127,7 @@ ORDER BY distance LIMIT 5;
 
 -- name: search_vectors
 -- Return a page of the items of a range of namespaces, the nearest to an embedding first. If `uses_words`, items are
--- sorted by the reciprocals of two ranks: by distance, and by words of the query. Rare words rank before common ones
+-- sorted by the reciprocals of two ranks: by distance, and by words of the query. Rare words rank before common words
 -- (BM25 with each word counted once). The fewer of the query's rare words an item has, the less its rank by words
 -- counts. All items are read. If `avoids_large`, and a namespace is large, no item is returned. No two sets of items
 -- are joined, so that the planner cannot choose a slow join.
@@ -315,7 +315,7 @@ UPDATE /*schema*/memory_vectors_0 o SET is_large = true
 WHERE o.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND o.key = ANY(:keys::text[]) AND NOT o.is_large;
 
 -- name: lock_memories
--- Wait for the end of all transactions that store memories. Until this transaction ends, no other can store any.
+-- Wait for the end of all transactions that store memories. Until this transaction ends, no other can store memories.
 LOCK TABLE /*schema*/memories IN SHARE MODE;
 
 -- name: list_unembedded
