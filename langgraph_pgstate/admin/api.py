@@ -77,6 +77,7 @@ class Admin:
         serde: The serializer of the application's saver, if it is not the default. `check` and `upcast` decode with it.
             Imports split values into shared segments only with LangGraph's own serializer.
         encryption: The encryption of the application's saver, if it has one.
+        retry: How often calls are repeated when a connection is lost.
 
     Example:
         >>> with Admin.open("postgresql://localhost/app") as admin:

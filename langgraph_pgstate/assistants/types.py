@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
-
-from langgraph_pgstate.scopes import Scope
-
-if TYPE_CHECKING:
-    pass
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Literal, TypedDict
+
+from langgraph_pgstate.scopes import Scope
 
 
 class AssistantSelection(TypedDict, total=False):

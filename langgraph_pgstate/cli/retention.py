@@ -78,7 +78,10 @@ def retention(
         elif action == "remove":
             if not state.retention.delete(str(name)):
                 raise NotFoundError(f"there is no policy {name!r}")
-            console.print(f"removed policy {escape(str(name))}")
+            if target.is_json:
+                print_json({"removed": name})
+            else:
+                console.print(f"removed policy {escape(str(name))}")
         elif action == "apply":
             reports = state.retention.apply(name, dry_run=dry_run)
             if target.is_json:

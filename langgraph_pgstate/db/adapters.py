@@ -81,7 +81,7 @@ class BlockingConnection:
         self.connection = connection
         self.keys: KeyRing | None = None
         self._statements = Statements(connection)
-        # Whether this adapter has opened the transaction or a savepoint, and has named the tenant in it.
+        # True inside a transaction or a savepoint that this adapter has opened and in which it has set the tenant.
         self._names_tenant = False
         self._facts = _Facts()
         self._cursors: dict[bytes, psycopg.RawCursor[Any]] = {}
@@ -344,7 +344,7 @@ class AsyncConnection:
         self.connection = connection
         self.keys: KeyRing | None = None
         self._statements = Statements(connection)
-        # Whether this adapter has opened the transaction or a savepoint, and has named the tenant in it.
+        # True inside a transaction or a savepoint that this adapter has opened and in which it has set the tenant.
         self._names_tenant = False
         self._facts = _Facts()
         self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
@@ -587,7 +587,7 @@ class AsyncConnection:
 def adapter_of(connection: Any, kind: type[T]) -> T:
     """Return the adapter of a pool's connection.
 
-    It is stored on the connection, because reused cursors cost half as much.
+    The adapter is stored on the connection, because its cursors are then used again, which halves their cost.
 
     Adapters of pooled connections are shared, because a call uses such a connection exclusively. Savers that share one
     connection wait only for their own calls, so each saver has its own adapter.
@@ -636,10 +636,10 @@ async def _seal_all_beside(
 
 
 async def _refuse_encrypted(db: BlockingConnection | AsyncConnection, contents: Contents, rows: Rows) -> None:
-    """Raise if texts are encrypted, for a program without keys. One round trip if one looks as if it were.
+    """Refuse encrypted texts, in a program without keys. One round trip if a text looks encrypted.
 
     Raises:
-        EncryptedError: If they are.
+        EncryptedError: If a text is encrypted.
     """
     if ids := contents.key_ids(rows):
         for row in await db.fetch(contents.keys_query, {"key_ids": [*ids]}):

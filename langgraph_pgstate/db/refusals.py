@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    pass
 from langgraph_pgstate.errors import PGStateError
 
 # Classes of SQLSTATE: 22 (data), 23 (constraints) and 54 (limits).

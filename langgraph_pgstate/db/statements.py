@@ -36,7 +36,8 @@ BEGIN, COMMIT, _ROLLBACK = b"BEGIN", b"COMMIT", b"ROLLBACK"
 _SQLSTATE: Final = DiagnosticField.SQLSTATE
 # Attribute of a connection that holds its prepared statements.
 _PREPARED: Final = "_pgstate_prepared"
-# The SQLSTATE if another user of the connection has prepared the statement. The name identifies the text.
+# The SQLSTATE if another user of the connection has prepared a statement of this name. A name always means one text,
+# so the prepared statement can be used.
 _DUPLICATE: Final = "42P05"
 # The SQLSTATEs if the prepared statement no longer exists (DISCARD ALL) or no longer fits its tables.
 _OUTDATED: Final = ("26000", "0A000")
@@ -120,10 +121,10 @@ class Statements:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether direct statements are possible but none is prepared, because the server may have dropped all.
+        """Whether cursors must not prepare statements, because the server may have dropped all (`DISCARD ALL`).
 
-        psycopg before 3.3.5 does not notice a `DISCARD ALL`, and its cursors keep using statements that no longer
-        exist.
+        This is so if direct statements are possible but none is prepared. psycopg before 3.3.5 does not notice a
+        `DISCARD ALL`, so its cursors would use statements that no longer exist.
         """
         return self.is_direct and not self._prepared.names
 

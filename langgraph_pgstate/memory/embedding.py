@@ -47,10 +47,7 @@ class AsyncEmbedder:
         texts, found = [*chain.from_iterable(calls)], []
         for start in range(0, len(texts), _BATCH):
             found += await self._model.aembed_documents(texts[start : start + _BATCH])
-        if len(found) != len(texts):
-            raise ValueError(
-                f"the embedding model must return {len(texts)} embeddings for {len(texts)} texts, not {len(found)}"
-            )
+        _check_count(found, texts)
         left = iter(found)
         return [[*islice(left, len(one))] for one in calls]
 
@@ -66,7 +63,20 @@ class BlockingEmbedder:
         found: list[Vector] = []
         for start in range(0, len(texts), _BATCH):
             found += self._model.embed_documents([*texts[start : start + _BATCH]])
+        _check_count(found, texts)
         return found
+
+
+def _check_count(found: Sequence[Vector], texts: Sequence[str]) -> None:
+    """Refuse another number of embeddings than of texts, because a text would get the embedding of another one.
+
+    Raises:
+        ValueError: If the numbers differ.
+    """
+    if len(found) != len(texts):
+        raise ValueError(
+            f"the embedding model must return {len(texts)} embeddings for {len(texts)} texts, not {len(found)}"
+        )
 
 
 def packed(vector: Vector, dims: int) -> bytes:

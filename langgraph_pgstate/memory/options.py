@@ -225,8 +225,9 @@ def _index(options: Mapping[str, Any]) -> Index:
 def _ttl(ttl: Any) -> TTLConfig | None:
     if ttl is None:
         return None
-    if not isinstance(ttl, Mapping) or (unknown := [one for one in ttl if one not in _TTL_KEYS]):
-        raise ConfigurationError(f"ttl may have {', '.join(_TTL_KEYS)}" + (f", not {unknown[0]!r}" if ttl else ""))
+    unknown = [one for one in ttl if one not in _TTL_KEYS] if isinstance(ttl, Mapping) else [ttl]
+    if unknown:
+        raise ConfigurationError(f"ttl must be a mapping of {', '.join(_TTL_KEYS)}, not {unknown[0]!r}")
     if (default := ttl.get("default_ttl")) is not None:
         minutes_of(default)
     config: TTLConfig = {**ttl}  # type: ignore[typeddict-item]

@@ -1847,6 +1847,8 @@ COMMENT ON COLUMN /*schema*/prices.provider IS 'the provider; empty for any';
 COMMENT ON COLUMN /*schema*/prices.valid_from IS 'time from which the price holds';
 COMMENT ON COLUMN /*schema*/prices.input IS 'price of a million tokens read';
 COMMENT ON COLUMN /*schema*/prices.output IS 'price of a million tokens written';
+COMMENT ON COLUMN /*schema*/prices.cache_read IS 'price of a million tokens read from a cache; null: as input';
+COMMENT ON COLUMN /*schema*/prices.reasoning IS 'price of a million tokens of reasoning; null: as output';
 
 COMMENT ON TABLE /*schema*/budgets IS 'Money that model calls may cost on one day (UTC). Edited by the user.';
 COMMENT ON COLUMN /*schema*/budgets.scope IS 'tenant, user, agent or key';
@@ -1863,8 +1865,6 @@ COMMENT ON COLUMN /*schema*/deleted_costs.user_id IS 'user of its run';
 COMMENT ON COLUMN /*schema*/deleted_costs.agent IS 'agent of its run';
 COMMENT ON COLUMN /*schema*/deleted_costs.key IS 'key of its run in the queue';
 COMMENT ON COLUMN /*schema*/deleted_costs.cost IS 'cost, in the currency of prices';
-COMMENT ON COLUMN /*schema*/prices.cache_read IS 'price of a million tokens read from a cache; null: as input';
-COMMENT ON COLUMN /*schema*/prices.reasoning IS 'price of a million tokens of reasoning; null: as output';
 
 COMMENT ON TABLE /*schema*/maintenance IS
     'Reports of maintain, for 400 days. Not part of any thread.';

@@ -275,17 +275,19 @@ def load_value(place: str, directory: Path) -> Any:
 
 
 def read_config(file: str | Path) -> dict[str, Any]:
-    """Return the content of a `langgraph.json`. It is empty if the file has another JSON value than an object.
+    """Return the content of a `langgraph.json`.
 
     Raises:
-        ConfigurationError: If the file is missing or is not JSON.
+        ConfigurationError: If the file is missing, or is not a JSON object.
     """
     path = Path(file)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    return config if isinstance(config, dict) else {}
+    if not isinstance(config, dict):
+        raise ConfigurationError(f"{path} must be a JSON object, not {type(config).__name__}")
+    return config
 
 
 def load_environment(file: str | Path) -> None:

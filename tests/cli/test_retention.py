@@ -59,6 +59,7 @@ def test_policies_are_set_and_applied(terminal: Run, saver: PGStateSaver, connec
     assert terminal("retention", "apply", "chats") == "chats: nothing to do\n"
     assert "removed policy all" in terminal("retention", "remove", "all")
     assert "no policy 'all'" in terminal("retention", "remove", "all", code=1)
+    assert json.loads(terminal("--json", "retention", "remove", "chats")) == {"removed": "chats"}
     assert "requires the NAME" in terminal("retention", "set", code=1)
     assert "must have one of" in terminal("retention", "set", "x", code=1)
     assert "must be a JSON object" in terminal("retention", "set", "x", "--metadata", "[]", code=1)

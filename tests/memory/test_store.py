@@ -330,6 +330,22 @@ def test_an_item_that_is_not_indexed_is_not_found_by_a_query(indexed: PGMemorySt
 
 
 @pytest.mark.bare
+async def test_no_text_gets_the_embedding_of_another_one(
+    dsn: str, schema: str, indexed: PGMemoryStore, connection: psycopg.Connection
+) -> None:
+    """Of a model that answers with fewer embeddings than it was given texts nothing is stored."""
+    index: Any = {**INDEX, "embed": lambda texts: embed(texts)[1:]}
+    put = [PutOp(USER, "one", {"text": "tea"}), PutOp(USER, "two", {"text": "milk"})]
+    with PGMemoryStore.from_conn_string(dsn, schema=indexed.schema, index=index) as store:
+        store.batch(put)
+        assert store.get(USER, "one") is not None
+    async with AsyncPGMemoryStore.from_conn_string(dsn, schema=indexed.schema, index=index) as other:
+        await other.abatch([one._replace(key=one.key + "!") for one in put])
+    query = "SELECT m.key, m.is_unindexed FROM memories m ORDER BY 1"
+    assert rows(connection, indexed.schema, query) == [(key, True) for key in ("one", "one!", "two", "two!")]
+    assert rows(connection, indexed.schema, "SELECT count(*) FROM memory_vectors_1") == [(0,)]
+
+
 def test_a_model_that_fails_loses_nothing(dsn: str, schema: str, indexed: PGMemoryStore) -> None:
     def failing(texts: Sequence[str]) -> list[list[float]]:
         raise OSError("the model is away")
@@ -426,6 +442,7 @@ def test_an_index_with_other_options_needs_another_name(dsn: str, schema: str, i
         {"index": 5},
         {"ttl": {"default_ttl": -1}},
         {"ttl": {"other": 1}},
+        {"ttl": 5},
         {"language": "english'; --"},
         {"history": -1},
         {"namespaces": 5},

@@ -15,7 +15,7 @@ from langgraph_sdk.runtime import ServerRuntime
 from support import loop_graph
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
-from langgraph_pgstate.worker.graphs import GraphSource, graph_sources, load_config, load_graphs
+from langgraph_pgstate.worker.graphs import GraphSource, graph_sources, load_config, load_environment, load_graphs
 
 FILE = """
 from beside_{name} import STEPS
@@ -98,6 +98,9 @@ def test_a_malformed_langgraph_json_is_refused(text: str, tmp_path: Path) -> Non
     (tmp_path / "langgraph.json").write_text(text)
     with pytest.raises(ConfigurationError):
         load_config(tmp_path / "langgraph.json")
+    if not text.startswith("{"):
+        with pytest.raises(ConfigurationError, match=r"must be a JSON object|cannot be read"):
+            load_environment(tmp_path / "langgraph.json")
 
 
 @pytest.mark.parametrize("value", [None, 1, {}, lambda one, two: None, lambda *, one: None])
