@@ -241,12 +241,13 @@ async def export_month(
 ) -> ExportedFile | None:
     """Write one file, read it back and compare it. Return `None` if there are no rows.
 
-    The new file also has the spans of the earlier file that were dropped since. With `is_dropped`, the metadata of the
-    file say that its spans were dropped, and the caller may drop them.
+    The new file also has the spans of the earlier file that were dropped since, but not spans that were deleted in
+    another way. With `is_dropped`, the caller may drop the spans afterwards.
     """
     arrow, parquet = _modules()
     dataset = DATASETS[name]
     schema = arrow.schema([(column, _type(arrow, kind)) for column, kind in dataset.columns])
+    partition = await runner.run(partitions.find_partition, queries, _SPANS, month.replace("-", "_"))
     first = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
     following = (first.replace(day=28).timestamp() + 7 * 86_400) // 1
     last = datetime.fromtimestamp(following, UTC).replace(day=1, hour=0, minute=0, second=0)
@@ -254,9 +255,7 @@ async def export_month(
     parameters |= {cursor: "" for cursor, _ in dataset.cursor}
     places = [[column for column, _ in dataset.columns].index(column) for _, column in dataset.cursor]
     objects, path = open_objects(to), f"{name}/{month}.parquet"
-    earlier = await _earlier(runner, objects, path) if name == _SPANS else None
-    if is_dropped or earlier is not None:
-        schema = schema.with_metadata({_DROPPED: b"true"})
+    earlier = await _earlier(runner, objects, path, partition) if name == _SPANS else None
     left = {} if earlier is None else {key: number for number, key in enumerate(_keys(earlier))}
     buffer, count = io.BytesIO(), 0
     with parquet.ParquetWriter(buffer, schema, compression="zstd") as writer:
@@ -268,6 +267,8 @@ async def export_month(
             if not dataset.cursor or len(rows) < _PAGE:
                 break
             parameters |= {cursor: rows[-1][place] for (cursor, _), place in zip(dataset.cursor, places, strict=True)}
+        if is_dropped or earlier is not None:
+            writer.add_key_value_metadata({_DROPPED: f"{partition} {count}"})
         if left and count and earlier is not None:
             writer.write_table(earlier.take([*left.values()]).cast(schema))
             count += len(left)
@@ -281,8 +282,12 @@ async def export_month(
     return ExportedFile(name, month, f"{objects.url}/{path}", count, len(data))
 
 
-async def _earlier(runner: Runner, objects: Objects, path: str) -> Any:
-    """Return the spans of a file, if some of them may have been dropped since; otherwise `None`."""
+async def _earlier(runner: Runner, objects: Objects, path: str, partition: int | None) -> Any:
+    """Return the spans of an earlier file that were dropped; `None` if none were.
+
+    While the partition from which the file was made exists, only the spans that this file took from a still earlier
+    file were dropped. Other spans that are missing in the database were erased or deleted.
+    """
     _, parquet = _modules()
     try:
         data = await runner.wait_for(objects.get, path)
@@ -291,7 +296,11 @@ async def _earlier(runner: Runner, objects: Objects, path: str) -> Any:
     except ArchiveError:
         return None
     file = parquet.ParquetFile(io.BytesIO(data))
-    return file.read() if _DROPPED in (file.schema_arrow.metadata or {}) else None
+    mark = (file.metadata.metadata or {}).get(_DROPPED)
+    if mark is None:
+        return None
+    number, count = mark.decode().split()
+    return file.read().slice(int(count)) if number == str(partition) else file.read()
 
 
 def _keys(spans: Any) -> Iterator[tuple[str, ...]]:

@@ -71,7 +71,7 @@ async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, th
             found += page[: _MOST_PROBLEMS - len(found)]
     problems = [Problem(thread_id, str(one.address), one.why) for one in found]
     if total > len(problems):
-        problems.append(Problem(thread_id, f"{total - len(problems)} more checkpoints", "their conversations differ"))
+        problems.append(Problem(thread_id, f"{total - len(problems)} more places", "their conversations differ"))
     return problems
 
 

@@ -95,7 +95,7 @@ async def _make(
             if getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
                 break
             # A partition that another session creates may become visible only after the conflict.
-            if not await _has_partition(db, queries, kind.table, period):
+            if await find_partition(db, queries, kind.table, period) is None:
                 raise
     return made
 
@@ -128,7 +128,7 @@ async def _make_one(
         if lock_timeout is not None:
             await db.fetch(queries.set_lock_timeout, {"timeout": lock_timeout})
         await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
-        is_missing = not await _has_partition(db, queries, kind.table, period)
+        is_missing = await find_partition(db, queries, kind.table, period) is None
         if is_missing:
             is_walled = await has_walls(db, queries)
             if is_walled:
@@ -143,9 +143,11 @@ async def _make_one(
     return is_missing
 
 
-async def _has_partition(db: Connection, queries: Queries, table: str, period: str) -> bool:
+async def find_partition(db: Connection, queries: Queries, table: str, period: str) -> int | None:
+    """Return the number (oid) of a partition, or `None` if it does not exist. One round trip."""
     name = f'"{queries.schema}".{table}_{period}'
-    return bool((await db.fetch(queries.has_partition, {"partition": name}))[0][0])
+    found: int | None = (await db.fetch(queries.find_partition, {"partition": name}))[0][0]
+    return found
 
 
 async def list_old_months(db: Connection, queries: Queries, older_than: int) -> list[str]:
@@ -197,7 +199,7 @@ async def drop_months(
         async with db.transaction():
             # This lock makes a new hold wait. After the wait, the spans of this month are already dropped.
             await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
-            if not await _has_partition(db, queries, "spans", month):
+            if await find_partition(db, queries, "spans", month) is None:
                 continue
             if is_walled:
                 await db.script(open_holds(queries.schema))

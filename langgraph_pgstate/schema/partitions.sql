@@ -32,9 +32,9 @@ SELECT DISTINCT to_char(created_at AT TIME ZONE 'UTC', 'YYYY_MM_DD'),
     to_char((created_at AT TIME ZONE 'UTC') + interval '1 day', 'YYYY-MM-DD')
 FROM /*schema*/stream_batches_default ORDER BY 1;
 
--- name: has_partition
--- Return whether a partition exists.
-SELECT to_regclass(:partition::text) IS NOT NULL;
+-- name: find_partition
+-- Return the number (oid) of a partition, or null if it does not exist. A partition that is made again has another one.
+SELECT to_regclass(:partition::text)::oid::bigint;
 
 -- name: list_old_months
 -- Return the partitions of spans that are entirely older than a number of months before this one.

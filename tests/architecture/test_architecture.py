@@ -715,6 +715,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.expiry.end_expired": lambda bench: ("t",),
     "record.delta_messages.resolve_written": lambda bench: ([(WRITTEN, bench.written())],),
     "schema.partitions.make_months": lambda bench: (5,),
+    "schema.partitions.find_partition": lambda bench: ("spans", "2026_01"),
     "schema.partitions.list_old_months": lambda bench: (12,),
     "schema.partitions.drop_months": lambda bench: ([],),
     "schema.partitions.digest_month": lambda bench: ("2026_01",),

@@ -157,6 +157,36 @@ def test_spans_of_old_months_are_dropped_when_they_are_in_a_file(
     assert ask(folder, "SELECT count(*), count(DISTINCT span_id), count(input) FROM {spans}") == [(103, 103, 103)]
 
 
+def test_what_is_erased_comes_back_from_no_earlier_file(
+    state: PGState, connection: psycopg.Connection, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A month was exported to be dropped, but stays. Of an erased thread the next file has nothing."""
+    connection.execute(MONTH.format(schema).encode())
+    insert = (
+        f'INSERT INTO "{schema}".spans (thread_id, run_id, span_id, started_at, kind, name, status, semconv_version)'
+        " VALUES (%s, 'r', 's', '2025-01-15Z', 'tool', 'book', 'success', '1')"
+    )
+    connection.execute(insert.encode(), ["first"])
+    assert len(state.parquet.drop_spans(f"file://{folder}", older_than=3)) == 1
+    # The month is made again for spans that are stored later.
+    connection.execute(MONTH.format(schema).encode())
+    for thread_id in ("second", "hers"):
+        connection.execute(insert.encode(), [thread_id])
+
+    async def keep(*args: Any) -> list[str]:
+        return []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet.partitions, "drop_months", keep)
+        assert state.parquet.drop_spans(f"file://{folder}", older_than=3) == ()
+    assert ask(folder, "SELECT thread_id FROM {spans} ORDER BY 1") == [("first",), ("hers",), ("second",)]
+    connection.execute(f"DELETE FROM \"{schema}\".spans WHERE thread_id = 'hers'".encode())
+    state.parquet.export(f"file://{folder}", content=True)
+    assert ask(folder, "SELECT thread_id FROM {spans} ORDER BY 1") == [("first",), ("second",)]
+    assert len(state.parquet.drop_spans(f"file://{folder}", older_than=3)) == 1
+    assert ask(folder, "SELECT thread_id FROM {spans} ORDER BY 1") == [("first",), ("second",)]
+
+
 def test_a_month_of_a_held_thread_stays(
     state: PGState, connection: psycopg.Connection, schema: str, folder: Path
 ) -> None:

@@ -209,7 +209,7 @@ def test_a_check_names_the_checkpoints_whose_record_differs(
     assert {problem.thread_id for problem in problems} == {"t"}
     assert len(problems) == 11
     assert why in problems[0].why
-    assert "4 more checkpoints" in problems[-1].where
+    assert "4 more places" in problems[-1].where
     # One row was wrong, for all checkpoints that follow.
     assert state.backfill().filled == 1
     assert admin.check().problems == []
