@@ -69,9 +69,15 @@ def test_nothing_is_lost_in_a_long_storm(number: int, kind: type[Any]) -> None:
     assert not epoch.findings, told(epoch)
 
 
+def calm_world(dsn: str) -> Any:
+    """A server without a proxy, a disk of its own, tenants and encryption."""
+    disk = SimpleNamespace(prepare=lambda schema: None)
+    return SimpleNamespace(direct=dsn, dsn=dsn, calm=dsn, judge=dsn, tenant=None, is_encrypted=False, disk=disk)
+
+
 def run_in_calm(dsn: str, directory: Path) -> None:
     """An epoch without faults; the tables stay, and one of the threads is deleted at last."""
-    world: Any = SimpleNamespace(direct=dsn, dsn=dsn, disk=SimpleNamespace(prepare=lambda schema: None))
+    world = calm_world(dsn)
     without = ("cancel", "clock", "point")
     Epoch(world, directory, _SEED, without=without, gap=1.0, threads=4).run(0, calm=30)
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -279,7 +285,7 @@ def test_every_planted_fault_of_the_queue_is_found(dsn: str, tmp_path: Path) -> 
     with psycopg.connect(dsn, autocommit=True) as admin:
         admin.execute("CREATE DATABASE calm_queue")
         calm = make_conninfo(dsn, dbname="calm_queue")
-        world: Any = SimpleNamespace(direct=calm, dsn=calm, disk=SimpleNamespace(prepare=lambda schema: None))
+        world = calm_world(calm)
         storm = QueueStorm(world, directory, _SEED, without=("clock", "point"), gap=1.0)
         storm.run(0, calm=60)
         assert not storm.findings, told(storm)
