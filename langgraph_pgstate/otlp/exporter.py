@@ -100,7 +100,7 @@ class Collector:
         """Send spans, and return the outcome. The OpenTelemetry exporter retries until the timeout."""
         self._responses.clear()
         result = self._exporter.export(spans)
-        # The last attempt counts. A redirection is not a success, although OpenTelemetry's exporter says so.
+        # The last attempt counts. A redirection is a failure, although OpenTelemetry's exporter reports a success.
         last = self._responses[-1] if self._responses else None
         if last is not None and last.history:
             last = last.history[0]

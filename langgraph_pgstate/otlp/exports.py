@@ -66,9 +66,9 @@ class EndedSpan(NamedTuple):
         tenant_id: Tenant of the run.
         user_id: User of the run.
         traceparent: The caller's span, if the run belongs to the caller's trace.
-        error_message: Content: as in `Span`.
-        input: Content: as in `Span`; for the root of an attempt, the run's input.
-        output: Content: as in `Span`; for the root of an attempt, the run's output.
+        error_message: As in `Span`; `None` if content is not read.
+        input: As in `Span`; for the root of an attempt, the run's input; `None` if content is not read.
+        output: As in `Span`; for the root of an attempt, the run's output; `None` if content is not read.
     """
 
     thread_id: str
@@ -108,7 +108,8 @@ async def hold(db: Connection, queries: Queries, holder_id: str, endpoint: str, 
         ttl: Seconds from now after which another process may take over, by the database's clock.
 
     Returns:
-        Whether the schema had no exporter before, so that spans are queued only now; `None` if another process exports.
+        Whether the schema had no exporter before. If it had none, spans are queued only from now on. `None` if another
+        process exports.
     """
     rows = await db.fetch(queries.hold_exporter, {"holder_id": holder_id, "endpoint": endpoint, "ttl": ttl})
     return bool(rows[0][0]) if rows else None
@@ -188,9 +189,9 @@ async def confirm(db: Connection, queries: Queries, exports: Sequence[Export]) -
 
 
 async def forget(db: Connection, queries: Queries) -> None:
-    """Remove exporters that have not run for a week. If no exporter is left, no spans are queued; empty the queue then.
+    """Remove exporters that have not run for a week. If no exporter is left, also empty the queue.
 
-    Several small transactions; safe to repeat.
+    Without an exporter, no further spans are queued. Several small transactions; safe to repeat.
     """
     await db.execute(queries.forget_exporters, {"age": FORGET_AFTER})
     while await db.execute(queries.drop_exports, {"page_size": _DROP_PAGE}) == _DROP_PAGE:

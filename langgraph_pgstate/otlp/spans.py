@@ -102,7 +102,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def resource_of_process() -> Resource:
-    """Return the resource of all spans, from `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` without random ids."""
+    """Return the resource of all spans, made from `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`.
+
+    Unlike OpenTelemetry's default resource, it has no random id.
+    """
     return Resource({"service.name": "langgraph_pgstate"}).merge(OTELResourceDetector().detect())
 
 
@@ -158,7 +161,10 @@ def _trace_id_of(span: EndedSpan) -> int:
 
 
 def _span_id_of(span: EndedSpan, span_id: str, started_at: datetime | None) -> int:
-    """Return the id of a span. Roots of several attempts have the same id but different starts."""
+    """Return the exported id of a span, a hash of its recorded id and its start.
+
+    The start is included because the roots of several attempts have the same recorded id.
+    """
     return _hash(8, span.thread_id, span.run_id, span_id, "" if started_at is None else str(_nanoseconds(started_at)))
 
 
@@ -184,7 +190,7 @@ def _name_of(span: EndedSpan, attributes: Mapping[str, Any]) -> str:
 
 def _attributes_of(span: EndedSpan) -> dict[str, Any]:
     is_model = span.kind == "llm"
-    # Backends treat every span that has token counts as a model call.
+    # Only model calls keep their token counts, because backends treat every span that has them as a model call.
     stored = {name: value for name, value in span.attributes.items() if is_model or not name.startswith(_USAGE)}
     operation = stored.get("gen_ai.operation.name")
     found: dict[str, Any] = {

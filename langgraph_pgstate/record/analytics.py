@@ -22,7 +22,7 @@ class AnalyticsRequest(NamedTuple):
 
     Attributes:
         by: Keys by which runs are grouped.
-        parameters: The query parameters. Their `by` keeps only the keys by which feedback can be grouped.
+        parameters: The query parameters. Their `by` leaves out the keys by which feedback cannot be grouped.
     """
 
     by: list[str]

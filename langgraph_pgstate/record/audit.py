@@ -31,7 +31,7 @@ _DIGITS: Final = "0123456789abcdef"
 class _Entry(NamedTuple):
     """An entry of a chain, with its event as it is stored now.
 
-    An entry without a salt (`is_sealed` is false) is released: its event was deleted or redacted.
+    If its event was deleted or redacted, the entry is released: it has no salt any more, and `is_sealed` is false.
     """
 
     number: int
@@ -132,7 +132,10 @@ class _Check:
             self._explained += [(first, last) for first, last in entry.payload.get("entries", ())]
 
     def end(self) -> None:
-        """Compare the last entry with the chain's head. Report each released entry that no event explains."""
+        """Compare the last entry with the chain's head, and check the released entries.
+
+        A released entry is reported if no event of the chain records why its event was deleted or redacted.
+        """
         if self.chain is None:
             if self.number:
                 self.problem("the chain", "its head was removed")
@@ -153,7 +156,7 @@ class _Check:
 
 
 async def export_page(db: Connection, queries: Queries, thread_id: str, after: int) -> tuple[list[bytes], int | None]:
-    """Return a page of a thread's entries as JSON lines, and the number of its last entry: `None` on the last page."""
+    """Return a page of a thread's entries as JSON lines, and the `after` of the next page: `None` if there is none."""
     key = {"thread_id": thread_id}
     chains = await db.fetch(queries.get_chain, key)
     rows = await db.fetch(queries.read_chain, {**key, "cursor_number": after, "page_size": _PAGE})

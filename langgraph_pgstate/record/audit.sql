@@ -41,8 +41,8 @@ WHERE v.thread_id = :thread_id AND NOT EXISTS (
 ORDER BY v.event_id LIMIT :page_size;
 
 -- name: find_exported
--- For exported entries, given as parallel arrays, return the position in the arrays, the entry's current hash, and the
--- end of the chain.
+-- For exported entries, given as parallel arrays, return the position in the arrays, and the entry's current hash. If
+-- the thread was deleted or erased, also return the number and hash of the chain's last entry, and the reason.
 SELECT g.place, (
         SELECT h.hash FROM /*schema*/event_chains c
             JOIN /*schema*/event_hashes h ON h.thread_id = c.thread_id AND h.number = g.number

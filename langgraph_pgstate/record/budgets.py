@@ -94,7 +94,8 @@ async def read_spending(
         db: The connection.
         queries: The queries of the schema.
         owners: Owners whose budgets are returned.
-        counted: Returns the ids of spans to leave out. Called right before the statement is sent.
+        counted: Returns the ids of spans that are left out, because the caller counts their cost itself. Called right
+            before the statement is sent.
     """
     given = [*owners]
     parameters = {
@@ -146,12 +147,12 @@ def cost_of(
 
 
 async def gather_costs(db: Connection, queries: Queries, thread_id: str) -> bool:
-    """Move a thread's journal entries into the tables if there are budgets. Call it before deleting the record.
+    """Prepare `keep_costs`: if there are budgets, move a thread's journal entries into the tables.
 
-    One statement if there are no budgets; safe to repeat.
+    Call it before deleting the record. One statement if there are no budgets; safe to repeat.
 
     Returns:
-        Whether there are budgets, so that the deletion must call `keep_costs`.
+        Whether there are budgets. If so, the deletion must call `keep_costs`.
     """
     has_budgets = bool((await db.fetch(queries.has_budgets, {}))[0][0])
     if has_budgets:

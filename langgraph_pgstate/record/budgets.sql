@@ -13,7 +13,8 @@ SELECT scope, name, amount FROM /*schema*/budgets ORDER BY scope, name;
 
 -- name: read_spending
 -- Return the budgets of some owners of runs, with the recorded cost of today's model calls (UTC), including deleted
--- calls but not the given spans. The first row has whether there are any budgets, and the start of the day.
+-- calls but not the given spans. The first row belongs to no budget: it says whether there are any budgets, and when
+-- the day began.
 WITH day AS MATERIALIZED (
     SELECT date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' AS began_at
 ), ruled AS MATERIALIZED (

@@ -51,11 +51,12 @@ _REMEMBERED: Final = 200
 async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> list[Problem]:
     """Compare a thread's conversations with its states, if any of its messages was recorded. Writes nothing.
 
-    Skips checkpoints whose messages are in the journal, and their descendants; values that cannot be decoded; and
-    checkpoints without a value of a DeltaChannel.
+    A checkpoint whose messages are still in the journal is skipped, and so are its descendants. A channel is skipped at
+    a checkpoint if its value cannot be decoded, or if it is a DeltaChannel that has no value there.
 
     Returns:
-        A problem for each checkpoint whose conversation differs from its state: at most ten, then one for all others.
+        A problem for each channel of a checkpoint whose conversation differs from the state. After ten, one problem
+        stands for all others.
     """
     key = {"thread_id": thread_id}
     async with db.transaction():
@@ -79,7 +80,8 @@ async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, t
     """Add rows of `messages` that are missing for a thread's checkpoints. Set the status of a thread without runs.
 
     Each page of checkpoints is a transaction. Existing rows are kept, so the call is safe to repeat and continues after
-    an interruption. Runs may append to the thread and a prune may run meanwhile. Memory holds one page's messages.
+    an interruption. Meanwhile runs may append to the thread, and a prune may run. Only the messages of one page are
+    held in memory.
 
     Args:
         db: The connection.
@@ -164,8 +166,8 @@ class _Comparison:
         """Compare the next page of checkpoints. Return `None` if there are no more.
 
         Args:
-            fill: Also record the differences. Call it in a transaction, which keeps a prune from removing the
-                checkpoints.
+            fill: Also record the differences. Then call the method in a transaction, so that no prune removes the
+                checkpoints meanwhile.
         """
         key = {"thread_id": self._thread_id, "cursor_id": self._cursor, "page_size": _PAGE}
         found = await self._db.fetch(self._queries.scan_conversations, key)
@@ -248,7 +250,9 @@ class _Comparison:
         """Return the messages of a channel, or `None` if the checkpoint alone does not determine them."""
         entry = row.state.manifest.entries.get(channel)
         if entry is None:
-            # The last checkpoint of a run that was cancelled with `durability="exit"` names no DeltaChannels.
+            # A DeltaChannel without an entry has no value here; another channel without an entry is empty. The names of
+            # DeltaChannels are collected from all checkpoints read so far, because the last checkpoint of a run that
+            # was cancelled with `durability="exit"` does not name them.
             return None if channel in self._delta_channels or channel not in row.state.manifest.versions else []
         if isinstance(entry, Elements):
             elements: list[StateMessage | None] = []
@@ -301,7 +305,7 @@ class _Comparison:
         return said
 
     async def _fill_written(self, row: _Row, known: _Known, now: _Known, recorded: set[str]) -> None:
-        """Record messages of DeltaChannels without a value in the checkpoint, from the preceding superstep's writes."""
+        """Record the messages that the preceding superstep wrote to DeltaChannels without a value in the checkpoint."""
         noted = [
             {
                 **self._address(row.id)._asdict(),

@@ -26,7 +26,9 @@ async def list_running(db: Connection, queries: Queries, after: tuple[str, str] 
 
 
 def choose_dead(running: Sequence[RunningRun], is_dead: Callable[[str], bool]) -> dict[str, list[RunningRun]]:
-    """Return the runs whose process has died, by thread. The last field of a run is the result of `is_dead`.
+    """Return the runs whose process is known to be dead, or whose `alive_until` has passed, by thread.
+
+    In the returned runs, the last field says whether the process is known to be dead.
 
     Args:
         running: Running runs.

@@ -26,7 +26,7 @@ WITH dead AS (
         AND coalesce(runs.holder_id, '') = given.holder_id AND runs.status = 'running' AND runs.queue IS NULL
         AND (runs.run_id = ANY(:known_dead::text[]) OR (runs.alive_until < now()) IS NOT FALSE)
         AND NOT EXISTS (
-            -- The end of the run is in the journal, but not in the tables yet.
+            -- Such a run has ended: its end is in the journal, but not in the tables yet.
             SELECT 1 FROM /*schema*/journal j
             WHERE j.thread_id = :thread_id AND j.run_id = runs.run_id AND j.is_alone
         )

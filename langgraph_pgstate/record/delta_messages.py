@@ -41,10 +41,9 @@ Place = tuple[str, str]
 async def resolve_written(
     db: Connection, queries: Queries, changes: Sequence[tuple[str, bytes]]
 ) -> list[tuple[str, bytes]]:
-    """Replace changes of kind `WRITTEN` (there were writes) by changes made from those writes. One round trip per
-    namespace.
+    """Replace each change of kind `WRITTEN`, which says only that there were writes, by a change made from the writes.
 
-    Writes that cannot be read are logged and left out.
+    Writes that cannot be read are logged and left out. One round trip per namespace.
     """
     changes = [pair for pair in changes if pair[0] != WRITTEN or _is_noted(pair[1])]
     noted = [orjson.loads(change) if kind == WRITTEN else None for kind, change in changes]
@@ -74,7 +73,7 @@ def _plain_codec() -> ValueCodec:
 
 
 def _is_noted(change: bytes) -> bool:
-    """Return whether a change has the keys of kind `WRITTEN`. Log an error if it does not."""
+    """Return whether a change of kind `WRITTEN` has all keys of its kind. Log an error if it does not."""
     try:
         found = orjson.loads(change)
         is_noted = all(isinstance(found[name], str) for name in _TEXTS) and {"run_id", "hears_remove_all"} <= {*found}
@@ -109,7 +108,7 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
     gone: set[str] = set()
     is_emptied = False
     hears = noted["hears_remove_all"]
-    # Entries of an earlier version have one flag for both rules.
+    # Journal entries of an earlier version have no `keeps_place`: their `hears_remove_all` stands for both rules.
     for message in _messages(values, keeps_place=noted.get("keeps_place", hears)):
         if isinstance(message, RemoveMessage):
             if message.id == REMOVE_ALL_MESSAGES:
@@ -133,7 +132,8 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
         **{name: noted[name] for name in known},
         "messages": messages,
         "present_ids": present,
-        # `None` compares all messages with the recorded ones. A list compares only its ids: nothing is known of others.
+        # With `None`, the query compares all messages of the channel with the recorded ones. With a list, it compares
+        # only the messages with these ids, because the writes say nothing about other messages.
         "named_ids": None if is_emptied else present + absent,
     }
 

@@ -161,7 +161,9 @@ def average_feedback(
     tenant_id: str | None = None,
     scope: Scope | None = None,
 ) -> Read[tuple[FeedbackAverage, ...]]:
-    """Return a `Read` of mean scores by name and by `by`, largest group first. It reads at most `MOST_ROWS` rows.
+    """Return a `Read` of mean scores, grouped by name and by the keys in `by`, the largest group first.
+
+    It reads at most `MOST_ROWS` rows.
 
     Raises:
         ConfigurationError: If a key is not in `FEEDBACK_KEYS`, or another argument is invalid.
@@ -271,8 +273,9 @@ class AsyncRunFeedback:
         scope: Scope | None = None,
         limit: int = 1000,
     ) -> tuple[FeedbackAverage, ...]:
-        """Return counts and mean scores by name and by `by`, the largest group first. One round trip; reads at most
-        100,000 rows, the newest.
+        """Return counts and mean scores, grouped by name and by the keys in `by`, the largest group first.
+
+        One round trip; reads at most 100,000 rows, the newest.
 
         Args:
             by: One or several of `agent`, `model` and `release`.

@@ -86,7 +86,8 @@ ORDER BY 5 DESC, 1, 2, 3, 4
 LIMIT :page_size;
 
 -- name: average_feedback_with_scope
--- Return the columns of `average_feedback` for threads that a caller may see: at most `:most`, the last updated ones.
+-- Return the columns of `average_feedback` for threads that a caller may see. Reads at most `:most` of these threads,
+-- the last updated ones.
 -- matches: threads.metadata from scope
 -- leaves: feedback.comment
 -- leaves: feedback.value

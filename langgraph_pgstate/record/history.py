@@ -35,7 +35,9 @@ class AsyncRunHistory:
         self._queries = queries
 
     async def list(self, **filters: Unpack[RunFilter]) -> Page[Run]:
-        """Return a page of runs. One round trip. Indexes serve this order, a thread's runs, and runs of a rare status.
+        """Return a page of runs. One round trip.
+
+        Indexes make the newest runs, the runs of a thread, and runs of a status other than `success` fast to find.
 
         Args:
             **filters: See `RunFilter`.
@@ -67,8 +69,8 @@ class AsyncRunHistory:
 
         Args:
             only_failed: Only runs that failed or whose process died.
-            **filters: See `RunFilter`. `limit` is the number of the most expensive threads and models, by default 5.
-                `by` and `cursor` are ignored.
+            **filters: See `RunFilter`. Sums are returned for the `limit` most expensive threads and the `limit` most
+                expensive models, by default 5 each. `by` and `cursor` are ignored.
 
         Raises:
             ConfigurationError: If an argument is invalid.

@@ -35,7 +35,7 @@ _SEMCONV_VERSION: Final = "1.41.1"
 
 _log = logging.getLogger("langgraph_pgstate.record")
 _MOST_ROWS: Final = 1000
-# A batch that fits a socket's buffer is sent even if the event loop is busy.
+# Maximum size of a batch. A batch of this size fits a socket's buffer, so it is sent even if the event loop is busy.
 _MOST_BYTES: Final = 128 * 1024
 _PAGE: Final = 200
 # `take_entries` raises an error with this prefix if an entry was taken already.
@@ -89,9 +89,9 @@ async def write(
 ) -> int:
     """Move the journal entries of some threads into the tables, then further rows; safe to repeat.
 
-    Each batch is a transaction that is sent at once, so that no lock is held while the event loop is busy. Rows that
-    the database refuses are logged and left out; the others are written. If a run begins, earlier runs of dead
-    processes on its thread are ended.
+    Each batch is one transaction. All its statements are sent together, so that no lock is held while the event loop is
+    busy. Rows that the database refuses are logged and left out; the others are written. If a run begins, earlier runs
+    of dead processes on its thread are ended.
 
     Args:
         db: The connection.
@@ -288,7 +288,7 @@ async def _write(db: Connection, queries: Queries, journal_entry: JournalEntry, 
 
 
 def _is_of_a_row(error: Exception) -> bool:
-    """Return whether the database refuses a row, or the row does not have the form that the statements need."""
+    """Return whether an error is due to a row that the database refuses, or that lacks the form the statements need."""
     return is_refusal(error) or (isinstance(error, _MALFORMED) and not isinstance(error, PGStateError))
 
 
@@ -324,7 +324,8 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
             (queries.put_spans, {**among, "rows": _array(journal_entry.spans), "semconv_version": _SEMCONV_VERSION})
         )
     if journal_entry.begun:
-        # This statement follows the spans, because an earlier attempt may have left spans of this batch running.
+        # This statement ends the spans that earlier attempts left running. It comes after the statement that writes
+        # the spans, because some of those spans may be in this batch.
         found.append((queries.settle_attempts, begun))
     if journal_entry.events:
         found.append((queries.put_events, {**among, "rows": _array(journal_entry.events)}))
@@ -354,7 +355,7 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
 def _new_threads(journal_entry: JournalEntry) -> list[dict[str, Any]]:
     """Return the threads on which runs begin, with their owners.
 
-    These rows leave out content, because only statements that store content encrypt it.
+    The rows hold no content of the runs: `put_new_threads` stores no content, so it does not encrypt its rows.
     """
     runs = map(orjson.loads, journal_entry.runs)
     return [{name: run.get(name) for name in _OF_THREAD} for run in runs if run.get("is_new")]

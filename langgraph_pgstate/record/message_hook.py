@@ -100,11 +100,15 @@ class MessageHook:
         self._familiar = {key for key in self._familiar if key[0] != thread_id}
 
     def _identify(self, request: PutRequest, change: ListChange) -> tuple[Sequence[_Named], Sequence[_Named]]:
-        """Return the messages of a list, or only its appended messages; and the messages whose rows must be sent."""
+        """Return all messages of a list, and those of them whose rows must be sent.
+
+        If messages were only appended to the list, both results have only the appended messages.
+        """
         key = (request.address.thread_id, request.address.checkpoint_ns, change.channel)
         named = _identified(change, change.fresh if change.is_appended else range(len(change.value)))
         if any(id != message.id and type(message.id) is str and message.id for _, message, id in named):
-            # Messages with one id are numbered. If one is removed, another gets its number: a known id proves little.
+            # Messages with the same id are numbered. If one of them is removed, another gets its number. So a message
+            # with a recorded id may have another text, and from now on the rows of all messages are sent.
             self._doubled.add(key)
         if change.is_appended or not change.is_known or key in self._doubled:
             return named, named
@@ -186,7 +190,7 @@ def _is_of_messages(change: ListChange) -> bool:
     if not may_hold_messages(change.channel):
         return False
     if not change.value:
-        # The emptied list may have held messages. If it did not, no recorded messages are found.
+        # The emptied list may have held messages, so it is compared. If it held none, the comparison finds none.
         return not change.is_appended
     return any(is_message(element) for element in change.value)
 
@@ -211,7 +215,7 @@ def _identified(change: ListChange, places: Sequence[int]) -> list[_Named]:
 
 
 def _ordinals(change: ListChange) -> list[int]:
-    """Number each element, from 1, among the elements with the same id; without an id, among equal elements."""
+    """Return a number for each element. Elements with the same id, or equal elements without an id, count from 1."""
     fingerprints: Sequence[Any] = (
         split_digests(change.digests)
         if change.digests is not None
@@ -249,7 +253,10 @@ def _fitting_id(id: str, limit: int) -> str:
 
 
 def _recorded_by_root(plan: PutPlan, change: ListChange) -> set[int]:
-    """Return the positions of elements that the root graph's checkpoint has, too: most of a subgraph's initial list."""
+    """Return the positions of elements that the root graph's checkpoint has, too.
+
+    A subgraph usually starts with a list of the root graph, so these are most elements of its first list.
+    """
     root = plan.request.root
     if root is None or change.digests is None:
         return set()

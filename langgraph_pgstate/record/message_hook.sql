@@ -155,7 +155,8 @@ WITH RECURSIVE head AS MATERIALIZED (
 ), changes AS (
     SELECT p.message_id, p.number - 1 AS position, CASE WHEN p.is_added THEN 'added' ELSE 'edited' END AS change,
         p.is_changed OR n.is_moved IS TRUE AS is_said_now, e.created_at, e.run_id,
-        -- A message that is stored again because an earlier message moved is unchanged, and may not have been sent.
+        -- If a message moved, all messages after it are stored again. They are unchanged and may not have been sent, so
+        -- the recorded columns are used.
         CASE WHEN n.message_id IS NULL THEN e.role ELSE n.role END AS role,
         CASE WHEN n.message_id IS NULL THEN e.agent ELSE n.agent END AS agent,
         CASE WHEN n.message_id IS NULL THEN e.content ELSE n.content END AS content,
@@ -177,7 +178,7 @@ WITH RECURSIVE head AS MATERIALIZED (
     FROM earlier e
     WHERE e.message_id <> ALL(:present_ids) AND EXISTS (SELECT 1 FROM head)
 ), stale AS (
-    -- An earlier put of this checkpoint may have stored other messages.
+    -- An earlier put of this checkpoint may have stored other messages, which are deleted.
     DELETE FROM /*schema*/messages
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
         AND channel = :channel AND message_id NOT IN (SELECT c.message_id FROM changes c)

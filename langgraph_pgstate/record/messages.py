@@ -126,9 +126,10 @@ def _of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
 
 
 def _window(messages: Sequence[Change], last: int | None, max_tokens: int | None) -> list[Change]:
-    """Return a conversation's opening system messages, and its newest others: at most `last`, within `max_tokens`.
+    """Return the opening system messages of a conversation, and the newest of its other messages.
 
-    The opening messages count among the tokens, but are never left out.
+    There are at most `last` other messages, and as many as fit `max_tokens` together with the opening messages. The
+    opening messages are never left out.
     """
     opening = 0
     while opening < len(messages) and messages[opening].role == "system":
@@ -237,8 +238,8 @@ class AsyncMessages:
         Args:
             thread_id: The thread.
             last: Number of messages besides the opening system messages.
-            max_tokens: Token limit, opening system messages included. A model's message counts the reported output
-                tokens. Any other message counts one token per four bytes. Each message counts three tokens more.
+            max_tokens: Token limit, opening system messages included. A model's message has the output tokens that the
+                model reported. Any other message has one token per four bytes. Three tokens are added for each message.
             checkpoint_id: The branch's end; by default the newest checkpoint of the root namespace.
             channel: The channel; by default `messages`, or the last changed channel if the graph has no `messages`.
 
@@ -262,8 +263,8 @@ class AsyncMessages:
     ) -> list[BaseMessage]:
         """Return the window of a thread's messages for a model, as the function `window` chooses it.
 
-        Messages are read from the state, newest first, a page at a time, until no more fit. The first messages are also
-        read if some of them are kept. A DeltaChannel is read as a whole.
+        Messages are read from the state, newest first, a page at a time, until no more fit. If `keep` names messages at
+        the beginning of the conversation, the first messages are read, too. A DeltaChannel is read as a whole.
 
         Args:
             thread_id: The thread.

@@ -20,12 +20,12 @@ class RecorderSettings:
             are stored.
         redact: Called as `redact(kind, value)` with each value of the application before it is written; its result is
             written instead. The kind is `input`, `output`, `error` or `payload`; the value is JSON (an error: a dict
-            of `message` and `traceback`). It runs in the background, in another thread.
+            of `message` and `traceback`). `redact` is called in the background, in another thread.
         interval: Seconds between two batches. Spans are visible about that long after their start.
         queue_size: Maximum number of spans and events that wait to be written. If there are more, the graph waits.
         timeout: Seconds that a graph waits for the database, at the end of a run or if the queue is full. Then it
             continues, and the rows stay queued.
-        ttl: Seconds for which a running run counts as alive. Its process renews this time whenever a third has passed.
+        ttl: Seconds for which a running run counts as alive. Its process extends this time after each third of it.
         release: Release of the application, stored with its runs. `release` in a run's metadata takes precedence.
     """
 

@@ -15,7 +15,9 @@ from langgraph_pgstate.schema.queries import Queries, queries
 
 
 async def set_price(db: Connection, queries: Queries, price: Price) -> None:
-    """Set a model's price from a time on, or replace the price from that time on. One statement; safe to repeat.
+    """Store the price of a model from a time on. A price for the same model, provider and time is replaced.
+
+    One statement; safe to repeat.
 
     Raises:
         ConfigurationError: If a name cannot be stored, or an amount is negative or not finite.

@@ -1,7 +1,7 @@
 """Projections: chosen channels of the root namespace as JSON, one row per thread, written with the checkpoint.
 
-`check_projectable` refuses a channel whose declared type JSON cannot represent. Any other value that JSON cannot
-represent is stored as a reference, and never makes a put fail.
+`check_projectable` refuses a channel whose declared type JSON cannot represent. If JSON cannot represent a value of an
+accepted channel, a reference to the value is stored. So no value makes a put fail.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def check_projectable(graph: Any, names: Sequence[str]) -> None:
 
 
 def check_projectable_in(graphs: Iterable[Any], names: Sequence[str]) -> None:
-    """Raise an error if no graph has a channel, or if a graph declares it with a type that JSON cannot represent.
+    """Raise an error if one of the channels is in no graph, or is declared with a type that JSON cannot represent.
 
     Args:
         graphs: Compiled graphs; `None` for a graph that is made for each run.

@@ -77,7 +77,8 @@ async def write_pending(
     if mine := source.due_renewals():
         await renew_runs(db, queries, mine, holder_id, ttl)
     while True:
-        # Rows are collected before the journal is read: rows on which they depend are then in it or in the tables.
+        # First collect the rows, then read the journal. In this order, the rows on which the collected rows depend are
+        # in the journal that is read, or already in the tables.
         pending = source.collect(include_recent)
         threads = source.journaled_threads()
         if pending is None and not threads:

@@ -1,8 +1,8 @@
 -- name: put_runs
--- Insert or update the rows of runs that begin or end. A run whose row or thread was deleted is not inserted again:
--- rows are locked, so that none is deleted meanwhile. A late journal entry does not reopen an ended run. An enqueued
--- run has a row already; the queue writes its status, attempt, end and error. The `traceparent` of the first row is
--- kept, so that the ids of exported spans do not change.
+-- Insert or update the rows of runs that begin or end. A run whose row or thread was deleted is not inserted again.
+-- Existing rows are locked, so that none is deleted meanwhile. A late journal entry does not reopen an ended run. An
+-- enqueued run has a row already; the queue writes its status, attempt, end and error. The `traceparent` of the first
+-- row is kept, so that the ids of exported spans do not change.
 -- seals: runs.input from rows.input
 -- seals: runs.output from rows.output
 -- seals: runs.error_message from rows.error_message
@@ -32,7 +32,7 @@ WITH begun AS MATERIALIZED (
         ORDER BY thread_id COLLATE "C", run_id COLLATE "C", ended_at IS NULL, place DESC
     ) AS s
     LEFT JOIN /*schema*/threads t ON t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids::text[])
-    -- The run is locked, because a row that is being deleted would be inserted again once it is gone.
+    -- The run is locked. Otherwise a row that is being deleted would be inserted again after its deletion.
     WHERE (
         SELECT true FROM /*schema*/runs r
         WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids)
@@ -127,8 +127,8 @@ WITH given AS MATERIALIZED (
         s.tool_call_id, s.error_type, s.error_message, s.input, s.output, coalesce(s.attributes, '{}'),
         :semconv_version::text
     FROM (
-        -- If a span has several rows, the row with the last end is used. Puts run concurrently, so that row may have
-        -- been made before the checkpoint was known. Then another row names the checkpoint.
+        -- If a span has several rows, the row with the last end is used. Because puts run concurrently, the used row
+        -- may have been made before the checkpoint was known. Then another row names the checkpoint.
         SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C")
             r.*, max(r.checkpoint_id) OVER (
                 PARTITION BY r.thread_id COLLATE "C", r.run_id COLLATE "C", r.span_id COLLATE "C"
@@ -252,9 +252,9 @@ ORDER BY n.thread_id COLLATE "C", n.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: total_runs
--- Sum the tokens and the cost of some runs from the LLM spans of all their attempts. Also sum their supersteps, if an
--- attempt was killed before it stored their number. If another attempt has followed an attempt, only supersteps that
--- ended before the later attempt count, because the others were repeated.
+-- Sum the tokens and the cost of some runs from the LLM spans of all their attempts. If a run has several
+-- attempts or its process died, also sum the supersteps, because a killed attempt has not stored their number.
+-- Supersteps that had not ended when the next attempt began do not count, because they were repeated.
 UPDATE /*schema*/runs SET
     input_tokens = sums.input_tokens, output_tokens = sums.output_tokens, cost = sums.cost,
     steps = greatest(runs.steps, seen.steps)
@@ -270,7 +270,7 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT sum(a.steps) AS steps FROM (
         SELECT max(n.step) - min(n.step) + 1 AS steps FROM (
-            -- Each attempt begins with a root span.
+            -- Each attempt begins with a root span, so the number of root spans so far is the number of the attempt.
             SELECT s.kind, s.checkpoint_ns, s.step, s.ended_at, count(*) FILTER (WHERE s.parent_span_id IS NULL)
                 OVER (ORDER BY s.started_at, s.parent_span_id IS NOT NULL) AS attempt, min(s.started_at)
                 FILTER (WHERE s.parent_span_id IS NULL) OVER (
@@ -290,7 +290,7 @@ WHERE runs.thread_id = ended.thread_id AND runs.run_id = ended.run_id AND runs.t
 
 -- name: refresh_thread_statuses
 -- Set the status of threads from their newest run, or from a run that is still running or in the queue. Superseded runs
--- do not count. Neither do runs after whose end the state was updated, because the update has set the status.
+-- do not count. If the state was updated after the end of the newest run, the status that the update has set is kept.
 UPDATE /*schema*/threads AS t SET status = newest.status
 FROM (
     SELECT k.thread_id, CASE WHEN r.status IN ('running', 'pending') OR EXISTS (

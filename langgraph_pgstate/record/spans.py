@@ -37,7 +37,10 @@ def list_spans(thread_id: str, **filters: Unpack[SpanFilter]) -> Read[Page[Span]
 
 
 async def get_tree(db: Connection, queries: Queries, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
-    """Return the spans of a run as trees, one root per attempt or missing parent. `MAX_PAGE` spans per round trip."""
+    """Return the spans of a run as trees. Each attempt has a root. A span whose parent is missing is also a root.
+
+    Each round trip reads at most `MAX_PAGE` spans.
+    """
     spans: list[Span] = []
     position: tuple[Any, str] = (FIRST, "")
     while True:
@@ -234,7 +237,7 @@ class AsyncSpans:
         newest: int | None = None,
         limit: int = 1000,
     ) -> tuple[ToolStatistics, ...]:
-        """Return statistics like `tools` from the tool ledger. An action counts once, regardless of its attempts."""
+        """Return the statistics of `tools`, but from the tool ledger. An action counts once, not once per attempt."""
         found = statistics.measure_tools("measure_executions", since, until, agent, limit, newest)
         return await self._database.read(self._queries, found)
 

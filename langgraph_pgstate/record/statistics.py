@@ -29,7 +29,7 @@ def measure_tools(
     """Return a `Read` of calls, errors and durations of each tool, the most called first.
 
     Args:
-        query: `measure_tools`, by spans, or `measure_executions`, by the tool ledger.
+        query: `measure_tools` to read spans, or `measure_executions` to read the tool ledger.
         since: Start of the period.
         until: End of the period.
         agent: Only calls of this agent.

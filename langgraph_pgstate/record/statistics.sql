@@ -32,9 +32,9 @@ ORDER BY count(*) DESC, s.name
 LIMIT :page_size;
 
 -- name: measure_executions
--- Return actions, errors, unknown outcomes and seconds of each tool, by the ledger, without copies that forks have
--- made, the most called first. The duration of an action is unknown if another process or a person has found its
--- outcome.
+-- Return actions, errors, unknown outcomes and seconds of each tool from the tool ledger, the most called first. Copies
+-- of actions that forks have made are left out. The duration of an action is unknown if another process or a person has
+-- found its outcome.
 SELECT e.tool, count(*), count(*) FILTER (WHERE e.status IN ('pending', 'running')),
     count(*) FILTER (WHERE e.status = 'error'), count(*) FILTER (WHERE e.status IN ('unknown', 'timeout')),
     count(*) FILTER (WHERE e.status = 'error')::double precision

@@ -105,7 +105,7 @@ class Budget:
 
     Attributes:
         scope: `tenant`, `user`, `agent` or `key`.
-        name: The tenant, user, agent or key; `*` for each that has no budget of its own.
+        name: The tenant, user, agent or key. The budget `*` applies to each that has no budget of its own.
         amount: Cost at which further calls are refused, in the currency of prices.
         spent: Recorded cost of today's calls; `None` for `*`.
     """
@@ -643,7 +643,7 @@ class Timeline:
         spans: The spans of the window.
         offset: Number of spans before the window.
         total: Number of spans in the timeline.
-        errors: Number of spans that failed, also if the timeline is filtered.
+        errors: Number of spans that failed, including those that a filter leaves out of the timeline.
         attempts: Start times of the run's attempts.
         started_at: Start of the first span; `None` if there is none.
         ended_at: End of the span that ended last; `None` if none has ended.
@@ -756,7 +756,10 @@ class ToolExecution:
 
     @property
     def token(self) -> str:
-        """The token that the tool got from `current_execution()`. Search for it in the external system."""
+        """The token that the tool got from `current_execution()`.
+
+        If the tool passes it to an external system, search for it there to find out whether the action was done.
+        """
         return action_token(self.origin_thread_id or self.thread_id, self.tool, self.idempotency_key)
 
 
@@ -769,7 +772,8 @@ class CompensationReport:
         failed: Executions whose compensation failed, each with its error. The next call tries again.
         uncovered: Successful executions of tools without a registered compensation.
         unsettled: Executions whose outcome is unknown or still to come. They are left unchanged.
-        elsewhere: Executions copied from another thread by a fork or a copy. Compensate them on their own thread.
+        elsewhere: Executions that began on another thread, before this thread was forked or copied from it. Compensate
+            them there.
     """
 
     compensated: tuple[ToolExecution, ...] = ()

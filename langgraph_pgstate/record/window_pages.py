@@ -35,7 +35,7 @@ class Pages:
         address: The checkpoint.
         channel: The channel.
         revision: The revision of the checkpoint's row.
-        left: Runs of adjacent messages between `head` and `tail` that are not read yet.
+        left: The messages between `head` and `tail`, which are not read yet, in groups of adjacent messages.
         head: The first messages.
         tail: The last messages.
         page: Minimum number of messages that the next reading adds.
@@ -66,7 +66,7 @@ async def open_pages(
 ) -> Pages | None:
     """Return the first and the last page of a channel, or the whole channel if it is not stored message by message.
 
-    Three round trips at most. DeltaChannels and states of older versions need more.
+    Usually at most three round trips. DeltaChannels and states of older versions need more.
 
     Returns:
         The pages; `None` if the checkpoint was deleted or replaced meanwhile.

@@ -30,7 +30,7 @@ class WindowOptions(TypedDict, total=False):
         keep: Messages that are never left out, even if they exceed a limit. `system`: the system messages at the
             beginning of the conversation. `first_human` and `last_human`: the first and the last message of a person.
             `last`: the last message, with its tool calls and results. By default all but `first_human`. With
-            `last_human`, a window that begins before that message begins with another message of a person.
+            `last_human`, a window that begins before the last such message begins with an earlier message of a person.
         token_counter: Counter of the tokens of a list of messages: a function, such as `len`, or a chat model; by
             default `approximate`, LangChain's approximation. It is called directly, also by async methods.
     """
@@ -101,7 +101,8 @@ def window(messages: Sequence[Any], **options: Unpack[WindowOptions]) -> list[Ba
     """Return the newest messages that fit a budget, and messages that are always kept, in their order.
 
     Tool calls stay with their results. If the messages since a person's last message exceed the budget, LangChain's
-    `trim_messages` keeps only system messages; this function does not. A second call on the result changes nothing.
+    `trim_messages` keeps only system messages. This function still keeps the messages that `keep` names. A second call
+    on the result changes nothing.
 
     Args:
         messages: The conversation, oldest first. It is not changed.
@@ -120,7 +121,7 @@ class Window:
     """The function `window` as an edit of LangChain's `ContextEditingMiddleware`: `edits=[Window(max_tokens=8000)]`.
 
     Attributes:
-        max_tokens: See `WindowOptions`. The middleware's counter is used.
+        max_tokens: See `WindowOptions`. The middleware counts the tokens.
         max_messages: See `WindowOptions`.
         keep: See `WindowOptions`.
     """
@@ -152,8 +153,8 @@ def choose(
         head: The first messages, unless `tail` begins with them.
         tail: The last messages.
         budget: The limits.
-        is_whole: Whether no messages lie between `head` and `tail`. If it is false, `head` must have all messages of
-            the beginning that are kept.
+        is_whole: Whether no messages lie between `head` and `tail`. If it is false, `head` must include all messages
+            that are kept from the beginning of the conversation.
     """
     known = [*head, *tail]
     if is_whole and budget.fits(known):
@@ -191,7 +192,7 @@ def choose(
 
 
 def needs_more(head: Sequence[BaseMessage], keep: Collection[str]) -> bool:
-    """Return whether messages after `head` may belong to the beginning of the conversation that `keep` keeps."""
+    """Return whether messages after `head` may be among those that are kept from the beginning of the conversation."""
     if "first_human" in keep:
         return not any(map(_is_human, head))
     return "system" in keep and all(isinstance(message, SystemMessage) for message in head)
@@ -217,7 +218,8 @@ def _is_human(message: BaseMessage) -> bool:
 def _cuts(messages: Sequence[BaseMessage], start: int, *, is_whole: bool) -> list[int]:
     """Return the positions at which a window may begin without separating a tool call from its results.
 
-    A tool result whose call was not read excludes all positions up to the result, unless the conversation is whole.
+    If the call of a tool result was not read, no position up to the result is returned, because the call may be before
+    it. If the conversation is whole, there is no such call, and the result stands alone.
     """
     called: dict[str, int] = {}
     # For each message, the position of the first message that must stay with it.

@@ -16,10 +16,11 @@ async def _coroutine() -> None:
 class Awaited(functools.partial[Any]):
     """A callback that LangChain's async managers await and its blocking managers call.
 
-    The async managers await a callback if `inspect.iscoroutinefunction` is true of it. For a partial, Python tests the
-    wrapped function. The blocking managers call the callback, and run a returned coroutine in another thread while the
-    event loop is blocked. LangGraph uses blocking managers even inside an event loop, for the function of a conditional
-    edge. So the awaitable returned here is not a coroutine.
+    The async managers await a callback if `inspect.iscoroutinefunction` is true of it. Python applies this test to the
+    function that a partial wraps, so this partial wraps a coroutine function. The blocking managers call the callback.
+    If it returns a coroutine, they run the coroutine in another thread and block the event loop meanwhile. LangGraph
+    uses blocking managers even inside an event loop, for the function of a conditional edge. So this callback returns
+    an awaitable that is no coroutine.
     """
 
     _callback: Callable[..., Awaitable[None]]
@@ -42,7 +43,7 @@ class _Nothing:
 
 
 class Mark:
-    """An awaitable that marks a run as one whose callbacks are awaited."""
+    """An awaitable that, once it is awaited, marks its run as one whose callbacks are awaited."""
 
     def __init__(self, run: RunRecord) -> None:
         self._run = run

@@ -26,13 +26,14 @@ from langgraph_pgstate.schema.queries import Queries
 _log = logging.getLogger("langgraph_pgstate.record")
 
 _ZERO: Final = Decimal(0)
-# Minimum seconds between two readings of the spending. The pause grows if a reading takes more than a twentieth of it.
+# Minimum seconds between two readings of the spending. The pause is at least twenty times as long as the last reading.
 _FRESH_SECONDS: Final = 2.0
 _SHARE: Final = 20
 _READ_SECONDS: Final = 5.0
 # Seconds without a call after which an owner's spending is no longer read.
 _OWNER_SECONDS: Final = 60.0
-# Calls of this process that ended so many seconds before the last reading are in the tables.
+# Calls of this process that ended so many seconds before the last reading are in the tables. The reading includes their
+# costs, so this process no longer counts them itself.
 _OWN_SECONDS: Final = 120.0
 
 
@@ -105,7 +106,7 @@ class Budgets:
             now = time.monotonic()
             if now < self._unchecked_until:
                 return True
-            # While one thread reads, others use values up to twice as old.
+            # While one thread reads, other threads use values that are up to twice as old as otherwise allowed.
             oldest = now - self._fresh_for * (2 if self._in_progress else 1)
             known = [self._known.get(owner) for owner in owners_of(run)]
             return all(one is not None and one.read_at > oldest for one in known)
@@ -138,7 +139,7 @@ class Budgets:
             if spending is None:
                 self._unchecked_until = now + self._fresh_for
                 return
-            # A reading that began earlier may end later.
+            # A reading that began earlier may end later. It must not replace the values of the newer reading.
             for owner in asked:
                 if owner not in self._known or self._known[owner].reading < number:
                     self._known[owner] = _Known(number, now, spending.budgets.get(owner))
@@ -152,7 +153,7 @@ class Budgets:
 
         Args:
             run: The run.
-            id: The call, which `settle` or `release` ends.
+            id: Id of the call. Call `settle` when the call has ended, or `release` when it has failed.
             model: The model's name, as far as it is known before the call.
         """
         owners = owners_of(run)
@@ -212,7 +213,7 @@ def owners_of(run: RunRecord) -> tuple[Owner, ...]:
 class BudgetGuard(BaseCallbackHandler):
     """A callback handler that refuses model calls if a budget is used up.
 
-    It is separate from the recorder, because errors of the recorder must not end a run.
+    It is separate from the recorder, because an error of this handler ends the run. An error of the recorder must not.
 
     Args:
         check: Called with the id of the span that makes a call, the id of the call and the name of its model. It raises

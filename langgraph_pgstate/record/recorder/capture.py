@@ -46,8 +46,8 @@ JSON = orjson.Fragment
 def capture(value: Any, last_messages: int = _LAST_MESSAGES) -> Any:
     """Return a bounded copy of a value in types that JSON can represent.
 
-    A long list of messages is truncated to its last messages and their count; any other long list to its beginning. A
-    value of an unknown type is replaced by the type's name, so that no foreign code is called.
+    Of a long list of messages, the copy has the length and the last messages. Of any other long list, it has the length
+    and the first items. A value of an unknown type is replaced by the type's name, so that no foreign code is called.
 
     Args:
         value: The value.
@@ -205,7 +205,10 @@ def status_of(error: BaseException) -> str:
 
 
 def targets_of(output: Any) -> list[tuple[str, Any]]:
-    """Return the target nodes of the commands in an output. Each is paired with `None`: a command has no reason."""
+    """Return the target nodes of the commands in an output, each paired with the reason of the handoff.
+
+    The reason is always `None`, because a command gives no reason.
+    """
     commands = output if isinstance(output, list | tuple) else [output]
     found: list[tuple[str, Any]] = []
     for command in commands:

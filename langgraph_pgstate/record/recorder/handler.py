@@ -396,7 +396,8 @@ class LoopRecorder(GraphCallbackHandler):
     def __getattribute__(self, name: str) -> Any:
         """Return the callback of the current recorder.
 
-        LangChain looks callbacks up by name for each call, and then decides whether to await them.
+        LangChain looks up a callback by its name for each call, and then asks the callback whether to await it. So this
+        method returns the recorder's own callback.
         """
         if not name.startswith("on_"):
             return super().__getattribute__(name)

@@ -56,7 +56,7 @@ class _RecorderBase(RecordingHandler):
         self._guard = BudgetGuard(self._check_budget)
         self._is_idle = False
         self._is_closed = False
-        # These shadow the methods; see `Awaited`.
+        # These attributes take the place of the methods of their names, so that LangChain awaits them; see `Awaited`.
         self.on_chain_end = Awaited(self._on_chain_end)  # type: ignore[method-assign]
         self.on_chain_error = Awaited(self._on_chain_error)  # type: ignore[method-assign]
 
@@ -74,10 +74,10 @@ class _RecorderBase(RecordingHandler):
         return attach(graph, self._guard, self)
 
     def _check_budget(self, span_id: UUID | None, id: UUID, model: str) -> Awaitable[None]:
-        """Refuse a model call if a budget of its run is used up. On an event loop, awaiting the result may raise.
+        """Refuse a model call if a budget of its run is used up.
 
         Raises:
-            BudgetExceededError: If a budget is used up.
+            BudgetExceededError: If a budget is used up. On an event loop, awaiting the result may raise the error.
         """
         span = None if span_id is None else self._tracker.find(span_id)
         if span is None:
@@ -149,7 +149,8 @@ class Recorder(_RecorderBase):
     def learn_clock(self) -> None:
         """Read the database's clock, so that the first run is dated by it. One round trip.
 
-        By the clock of a process that is behind, a run that continues would seem older than its first attempt.
+        Otherwise the first run is dated by this process's clock. If that clock is behind, and the run continues an
+        earlier attempt, the run seems to begin before that attempt.
 
         Raises:
             PGStateError: If the database does not respond.
@@ -241,7 +242,7 @@ class Recorder(_RecorderBase):
     def _ended(self, run: RunRecord | None) -> None:
         if run is not None:
             if self._is_borrowed or _in_loop():
-                # The event loop must not block; the thread writes the rows soon.
+                # Do not wait, because the event loop must not block. The background thread writes the rows soon.
                 self._write(0)
             else:
                 self._write_end(run)
@@ -258,7 +259,7 @@ class Recorder(_RecorderBase):
 
     def _started(self) -> None:
         if self._is_borrowed:
-            # No background thread may use the caller's connection.
+            # Start no background thread, because it must not use the caller's connection.
             return
         if self._thread is None or not self._thread.is_alive():
             with self._turn:
@@ -266,7 +267,7 @@ class Recorder(_RecorderBase):
                     self._thread = threading.Thread(target=self._work, name="pgstate-recorder", daemon=True)
                     self._thread.start()
         elif self._is_idle:
-            # A busy thread checks the queue again after its interval.
+            # Only an idle thread must be woken. A busy one checks the queue again after its interval.
             with self._turn:
                 self._turn.notify_all()
 
@@ -278,7 +279,7 @@ class Recorder(_RecorderBase):
         try:
             self._started()
         except RuntimeError:
-            # From 3.12 on, Python starts no threads while the process exits.
+            # From 3.12 on, Python starts no threads while the process exits. So this thread writes the rows.
             self._thread = None
             self._error = run_blocking(self._writer.write(True))
             return True
@@ -357,7 +358,7 @@ class AsyncRecorder(_RecorderBase):
 
     async def learn_clock(self) -> None:
         """Async twin of `Recorder.learn_clock`."""
-        # Blocking runs in other threads write on this loop, too.
+        # The loop is remembered, because blocking runs in other threads write their rows on it, too.
         self._loop = self._loop or asyncio.get_running_loop()
         await self._writer.learn_clock()
 
@@ -451,7 +452,7 @@ class AsyncRecorder(_RecorderBase):
             if not await self._writer.write_end(run):
                 await self._flush_patiently()
         except asyncio.CancelledError:
-            # The writer is not cancelled with the run, so let it write at once.
+            # The run is cancelled, but not the background task. Let the task write the rows at once.
             self._is_urgent = True
             self._notify()
             raise
@@ -470,7 +471,7 @@ class AsyncRecorder(_RecorderBase):
             self._loop = loop
             self._task = loop.create_task(self._work(), name="pgstate-recorder", context=Context())
         elif self._is_idle:
-            # A busy task checks the queue again after its interval.
+            # Only an idle task must be woken. A busy one checks the queue again after its interval.
             self._notify()
 
     def _notify(self) -> None:

@@ -121,7 +121,8 @@ class RunRecord:
         self.dirty: dict[UUID, SpanRecord] = {}
         self.events: dict[str, EventRecord] = {}
         self.taken: dict[tuple[str, str], Any] = {}
-        # Ids of `checkpoints` that the run made, by namespace and step. `resumed`: where it continued, by namespace.
+        # `checkpoints`: ids of the checkpoints that the run made, by namespace and step.
+        # `resumed`: ids of the checkpoints from which the run was resumed, by namespace.
         self.checkpoints: OrderedDict[tuple[str, int], str] = OrderedDict()
         self.resumed: dict[str, str] = {}
         # Spans that were written before the put of the checkpoint from which they start. That put writes them again.
@@ -260,7 +261,7 @@ class SpanRecord:
             self.checkpoint_id = run.checkpoints.get(place)
             if self.checkpoint_id is None:
                 run.unplaced.setdefault(place, set()).add(self)
-                # The put may have read `unplaced` in the meantime.
+                # The put may have read `unplaced` before the span was added. Then the id is in `checkpoints` by now.
                 self.checkpoint_id = run.checkpoints.get(place)
 
     def _dump_plain(self, with_content: bool) -> bytes | None:
@@ -327,7 +328,7 @@ class SpanRecord:
 
 
 class EventRecord:
-    """An event of a run. `facts` are values of this package. `content` is the application's, and is redacted."""
+    """An event of a run. `facts` come from this package. `content` comes from the application, and is redacted."""
 
     __slots__ = ("agent", "checkpoint_id", "checkpoint_ns", "content", "created_at", "event_id", "facts", "kind", "run")
 
@@ -405,7 +406,7 @@ class OpenRuns:
                 self._by_thread.pop(run.thread_id, None)
 
     def run_on(self, thread_id: str, source: str | None = None, run_id: str | None = None) -> RunRecord | None:
-        """Return the run in progress on a thread that puts a checkpoint, or `None`.
+        """Return the run that puts a checkpoint on a thread, or `None` if no run is in progress on the thread.
 
         A run begins with an `input` checkpoint. So if there are several runs, an `input` checkpoint is of the last run
         that has not begun, and any other checkpoint is of the last run that has begun.

@@ -100,13 +100,14 @@ class Tracker:
                     check_names(labels, self.keys)
                 run = self._begin_run(id, name, metadata, input)
             except ConfigurationError as error:
-                # The id cannot be stored. Without its invalid characters it could be another run's id.
+                # An id cannot be stored, so the run is not recorded. It is not recorded under an id without the invalid
+                # characters, because that id could be another run's.
                 _log.warning("a run of %s is not recorded: %s", name, error)
                 self._abandon(id)
                 return None
             if labels:
                 self._set_owner(run, {**labels, **metadata})
-            # A graph first acquires the lease of its thread, and may wait for it.
+            # A graph on a thread begins later: it first acquires the thread's lease, for which it may have to wait.
             run.is_begun = kind != "chain" or not run.has_thread
             kind = "graph" if kind == "chain" else kind
         else:
@@ -119,7 +120,7 @@ class Tracker:
         if kind == "chain" and task_ns and parent is not None and task_ns != parent.task_ns:
             kind = "node"
             if parent.kind == "chain" and tags and any(tag.startswith(_STEP_TAG) for tag in tags):
-                # Only a graph has supersteps.
+                # The parent has a superstep, so it is a graph: a chain has none.
                 parent.kind = "graph"
                 if parent.name not in (_UNNAMED, parent.node):
                     parent.agent = parent.name
@@ -274,7 +275,7 @@ class Tracker:
         request, journal_entry = plan.request, plan.journal_entry
         assert journal_entry is not None
         address, columns = request.address, request.columns_without_owner
-        # A repeated put belongs to the same run: the records in its first journal entry were not committed.
+        # If the put is repeated, its run still has the records of the first try, which were not committed.
         run = self.runs.run_putting(address) or self.runs.run_on(
             address.thread_id, columns.get("source"), columns.get("run_id")
         )
@@ -283,7 +284,7 @@ class Tracker:
             if run.unplaced and columns["step"] is not None:
                 for span in run.unplaced.pop((address.checkpoint_ns, columns["step"]), ()):
                     self._queue.span_changed(span)
-            # The run id links a checkpoint to its run; deleting a run also deletes its checkpoints.
+            # The run id links a checkpoint to its run. It is needed to delete a run's checkpoints with the run.
             if columns.get("run_id") is None:
                 columns["run_id"] = run.run_id
             if run.is_new and run.traceparent is None:
@@ -310,7 +311,8 @@ class Tracker:
         check_key_size("thread_id and run_id", found, run_id)
         run = RunRecord(id, run_id, found, self._queue.clock_offset, holder_id())
         run.has_thread = thread_id is not None
-        # Metadata do not show whether a run is new, because LangGraph's own server numbers attempts, too.
+        # A run that a worker executes from the queue has a row already. The number of an attempt in the metadata does
+        # not show this, because LangGraph's own server numbers attempts, too.
         run.is_new = run.key != enqueued_run.get()
         run.is_lost = attempt_is_lost.get()
         graph = name.removesuffix(_UPDATE)
@@ -439,7 +441,7 @@ class Tracker:
 
 
 def _fork_of(request: PutRequest, source: str | None, run: RunRecord | None) -> dict[str, Any] | None:
-    """Return a fork event if a checkpoint may not be its parent's first child, else `None`."""
+    """Return a fork event if a checkpoint is possibly not the first child of its parent, else `None`."""
     address, parent = request.address, request.parent
     if parent is None or not parent.checkpoint_id or source not in _MAY_FORK:
         return None

@@ -134,7 +134,7 @@ class WriteQueue:
 
         Args:
             run: The run.
-            with_run: Also return the run's own row if it was written before.
+            with_run: Also return the run's own row, if it has changed. By default, only a new run's row is returned.
             put: Namespace and step of the checkpoint that is put. Rows that a later put can take are left out.
             journal_entry: The put's journal entry, to which the rows are added.
         """
@@ -228,7 +228,7 @@ class WriteQueue:
         spans: list[tuple[SpanRecord, int]] = []
         events: list[EventRecord] = []
         now = time.monotonic()
-        # A put may leave spans to the writer, which runs once per interval. So spans wait only half an interval.
+        # A span is due after half an interval, because a put may leave it to the writer, which runs once per interval.
         arrived, begun, taken = now - self.settings.interval, now - self.settings.interval / 2, now - _TAKEN_SECONDS
         is_complete = True
         with self._lock:
@@ -304,7 +304,8 @@ def _dumps(records: list[Any], dump: Callable[[Any], bytes]) -> tuple[list[bytes
     for record in records:
         rows.append(dump(record))
         size += len(rows[-1])
-        # A long text takes much longer than its truncated row suggests, and an event loop may be waiting.
+        # The time is limited, too: converting a long text takes longer than the size of its truncated row suggests, and
+        # an event loop may be waiting.
         if size > _BATCH_BYTES or time.monotonic() > until:
             break
     return rows, records[: len(rows)]

@@ -48,7 +48,7 @@ class Writer:
         self._queue.clock_offset = database - (before + time.time()) / 2
 
     async def write(self, include_recent: bool) -> PGStateError | None:
-        """Write the rows that are due, or all. On an error, log and return it, and keep the rows."""
+        """Write the due rows, or with `include_recent` all rows. On an error, log and return it, and keep the rows."""
         try:
             if time.monotonic() - self._clock_at > _CLOCK_SECONDS:
                 await self.learn_clock()
