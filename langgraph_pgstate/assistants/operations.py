@@ -37,7 +37,8 @@ class Access(NamedTuple):
 
     Attributes:
         scope: Metadata that the assistants must contain, as `request_scope` returns it; `None` for no condition.
-        owner_id: User who must own the assistants; `None` for any. Without an owner, they may be seen, but not changed.
+        owner_id: User who must own the assistants; `None` for any. The user may also see, but not change, assistants
+            that have no owner.
     """
 
     scope: list[str] | None = None
@@ -175,7 +176,7 @@ async def delete(
         schedules: Query parameters for the schedules that the caller may delete; by default all.
 
     Raises:
-        AssistantInUseError: If the assistant has other schedules.
+        AssistantInUseError: If the assistant has schedules that the caller may not delete.
     """
     key = {"assistant_id": assistant_id}
     async with db.transaction():

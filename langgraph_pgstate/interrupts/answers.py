@@ -195,9 +195,9 @@ async def answer_by_default(
 ) -> list[Answer]:
     """Give a run's default answer to the interrupts that were not answered in time. One transaction.
 
-    Like `answer`, this enqueues runs that resume the thread. The events say that the answer is the default. Safe to
-    repeat and in many processes. If another transaction has locked the thread, no answer is given. An answer that
-    cannot be read is tried again after an hour.
+    Like `answer`, this enqueues runs that resume the thread. The events say that the answer is the default. The
+    call can be repeated, also by several processes at once. If another transaction has locked the thread, no answer is
+    given. An answer that cannot be read is tried again after an hour.
 
     Returns:
         The answers that were given.
@@ -227,7 +227,8 @@ async def answer_by_default(
                 if await _put_answer(db, queries, codec, interrupted.place, interrupt, request):
                     place = (*interrupted.place, interrupt.interrupt_id)
                     given.append(Answer(*place, value, None, now, True, request.answer_id))
-            # The resuming run raises the other interrupts again. They are then interrupts of that run.
+            # If an answer was given, a run resumes the thread and raises the unanswered interrupts again. They then
+            # belong to that run, so the interrupted run needs no later time for its default answer.
             later = None if given else min((one.asked_at + after for one in asked if one.error is None), default=None)
             await db.execute(queries.set_answer_at, {**key, "answer_at": later})
     except PGStateError:

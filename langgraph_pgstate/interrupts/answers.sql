@@ -12,7 +12,7 @@ WHERE a.thread_id = ANY(:thread_ids)
 ORDER BY a.answered_at, a.interrupt_id;
 
 -- name: get_newest_run
--- Return the run of a thread that began last.
+-- Return the run that began last among the runs of a thread.
 SELECT run_id FROM /*schema*/runs WHERE thread_id = :thread_id::text ORDER BY started_at DESC NULLS LAST, run_id DESC LIMIT 1;
 
 -- name: put_answer

@@ -57,7 +57,7 @@ ORDER BY a.checkpoint_id DESC LIMIT 1;
 
 -- name: list_answered
 -- Return the answers given at some checkpoints of a thread, oldest first, with the interrupted tasks' last questions.
--- Answers of more than `most_bytes` are left out. Longer questions are null.
+-- Answers of more than `most_bytes` are left out. Questions of more bytes are null.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: answers.value with checkpoint_ns = ''
 SELECT a.checkpoint_id, a.interrupt_id, a.task_id, a.answered_at, a.answered_by, a.value_type, a.value, a.is_default,

@@ -30,7 +30,8 @@ from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, e
 from langgraph_pgstate.schema.queries import Queries
 
 _KIND: Final = "interrupted"
-# Size and maximum number of pages of interrupts that are read for one result page. Answered interrupts are skipped.
+# To fill one page of results, pages of interrupts are read, and answered interrupts are skipped. These are the size of
+# such a page, and the maximum number of such pages.
 _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
 _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None, "scope": None}
@@ -47,7 +48,8 @@ class InterruptedRequest:
 
     Attributes:
         owner: User, tenant, agent, and the metadata of threads that the caller may see.
-        answered: Whether threads with answers that no run has used are wanted, or threads with unanswered interrupts.
+        answered: Whether threads with answers that no run has used are wanted, instead of threads with unanswered
+            interrupts.
         cursor: Time, thread and task of the last interrupt read.
         size: Page size.
         scans: Maximum number of pages of interrupts to read.
@@ -178,7 +180,7 @@ async def _read_places(
     ):
         interrupted_here = found.get((thread_id, checkpoint_id))
         if interrupted_here is None or all(one.interrupt_id != interrupt_id for one in interrupted_here.interrupts):
-            # A run has used the answer, and its task has continued.
+            # The interrupt is no longer pending: a run has used the answer, and the interrupted task has continued.
             continue
         where = f"the answer to {interrupt_id} of thread {thread_id!r}"
         value = (codec if strict else reader).loads(type_, data, where)

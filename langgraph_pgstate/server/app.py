@@ -51,7 +51,7 @@ _log = logging.getLogger("langgraph_pgstate.server")
 DISABLING: Final = ("assistants", "threads", "runs", "store", "meta")
 """Groups of operations that the option `disabled` can leave out."""
 _SWEEP_SECONDS: Final = 60.0
-# The headers that clients read in a browser.
+# Headers of responses that a page of another origin may read.
 _EXPOSED: Final = ("Content-Location", "Location", "Retry-After", "X-Pagination-Total", "X-Pagination-Next")
 
 
@@ -63,7 +63,7 @@ class ServerOptions(TypedDict, total=False):
         prefix: Path below which the operations are, like `/agents`.
         worker: Whether the application runs a worker for its graphs (true by default), or the options of this worker.
         store: A LangGraph `BaseStore`, or a function that opens one when the application starts. The operations on
-            items and graphs without a store use it. By default, they use the state's long-term memory.
+            items use it, and so do graphs that have no store. By default, both use the state's long-term memory.
         memory: Options of the long-term memory. They replace the options that the state was given.
         read_only: Whether operations that change something are refused. A read-only application runs no worker.
         cors: Options of Starlette's `CORSMiddleware`. By default, responses have no headers for other origins.
@@ -73,8 +73,8 @@ class ServerOptions(TypedDict, total=False):
         inspector: Whether the pages of the inspector are served below `/ui`; not by default.
         app: A Starlette or FastAPI application, to which `create_app` adds the server. A route of the application takes
             precedence over the server's. Its middleware applies to all requests, and its lifespan is entered, too.
-        app_auth: Whether `auth` authenticates the routes of `app`: `none` (the default), `middleware_first` (after the
-            middleware of `app`) or `auth_first` (before it).
+        app_auth: Whether and when `auth` authenticates requests to the routes of `app`: `none` (never; the default),
+            `middleware_first` (after the middleware of `app`) or `auth_first` (before this middleware).
         receipt_key: The key that signs the receipts of erasures made on the inspector's pages: a secret of at least 16
             bytes, or a private key for Ed25519 as PEM. Without it, receipts are not signed.
         configurable_headers: Request headers that are passed to runs in `config["configurable"]`; none by default.
@@ -213,7 +213,9 @@ class AgentServer(Starlette):
             TenantError: If there is no `auth`, so that requests have no tenant, or if tenants would share a store.
         """
         if self._authority is None:
-            raise TenantError("auth must be given, with users that have a tenant_id: the tables keep tenants apart")
+            raise TenantError(
+                "auth must be given, with users that have a tenant_id, because the tables keep tenants apart"
+            )
         if self._store is not None:
             raise TenantError("store must be left out, because it does not keep tenants apart as the tables do")
 
@@ -282,7 +284,7 @@ def _limits_of(options: ServerOptions) -> BodyLimits:
 
 
 def _pages() -> Mount:
-    # The module is imported by name, because the inspector is a layer above the server.
+    # The inspector is a layer above the server, so the server may not import it by an `import` statement.
     try:
         inspector = import_module("langgraph_pgstate.inspector.app")
     except ImportError as error:
@@ -339,7 +341,7 @@ async def _sweep(state: AsyncPGState, store: BaseStore | None) -> None:
             try:
                 await store.reindex()
             except Exception as error:
-                # The embedding model may be unavailable.
+                # An error must not end the sweeps. For example, the embedding model may be unavailable.
                 _log.warning("memories could not be embedded: %s", error)
 
 

@@ -1,4 +1,8 @@
-"""Operations on assistants. Each graph is an assistant under its name and a UUID of the name. Others are stored."""
+"""Operations on assistants.
+
+Each graph has an assistant of its own. Its ids are the graph's name, and a UUID that is made from the name. All other
+assistants are stored.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +92,7 @@ class Chosen:
 
 
 def _settings(context: Any) -> dict[str, Any]:
-    """Return the values of a context or of `configurable` that nodes read."""
+    """Return the values of a context or of `configurable`, without the keys that identify a run or its place."""
     found = context if isinstance(context, Mapping) else {}
     return {name: value for name, value in found.items() if name not in _PLACES}
 
@@ -130,7 +134,7 @@ async def create(call: Call) -> dict[str, Any]:
     scope = await call.authorize("assistants", "create", value)
     fields["metadata"] = value.get("metadata") or {}
     if body.assistant_id is not None and call.service.graphs.find(body.assistant_id) is not None:
-        raise refuse(409, f"assistant {body.assistant_id!r} is the assistant of a graph and cannot be created")
+        raise refuse(409, f"{body.assistant_id!r} is an id of a graph's own assistant: choose another assistant_id")
     try:
         return describe(await call.state.assistants.create(body.assistant_id, owner_id=call.owner_id, **fields))
     except AssistantExistsError:
@@ -308,7 +312,7 @@ async def _thread_config(call: Call, name: str, thread: Thread) -> Mapping[str, 
         return {}
     configurable: dict[str, Any] = {}
     if known.find(assistant_id) is None:
-        # The client has set these metadata, so they must not reveal an assistant that the client may not read.
+        # A client may have put this id into the metadata. So the assistant is used only if the caller may read it.
         with suppress(HTTPException, AuthError):
             found = await _visible(call, assistant_id)
             chosen = Chosen(found.graph, found.assistant_id, found.config, found.context)
@@ -325,7 +329,7 @@ def _own(call: Call) -> str:
     """
     assistant_id = call.path("assistant_id")
     if call.service.graphs.find(assistant_id) is not None:
-        raise refuse(403, "the assistant of a graph cannot be changed: create another assistant")
+        raise refuse(403, "a graph's own assistant cannot be changed or deleted: create another assistant instead")
     return assistant_id
 
 

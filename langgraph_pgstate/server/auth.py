@@ -145,7 +145,8 @@ class Authority:
         }
         found = self._authenticate(**{name: given[name] for name in self._arguments})
         user = User(await found if inspect.isawaitable(found) else found)
-        # A star in a namespace of the store stands for any label. Without its NUL, an identity could be another user's.
+        # Refuse the identity `*`, because a star stands for any label in a namespace of the store. Refuse NULs, because
+        # they are removed from metadata, and what remains of the identity could be the identity of another user.
         is_usable = user.identity != "*" and "\0" not in user.identity and encodes_as_utf8(user.identity)
         if not user.is_authenticated or not is_usable:
             raise refuse(401, "unauthorized")
@@ -187,7 +188,9 @@ class Authority:
 
 
 def scope_of(filters: Any) -> Alternatives:
-    """Return a handler's filters as alternatives. A caller may reach what contains the metadata of one alternative.
+    """Return a handler's filters as alternatives.
+
+    A caller may reach the objects whose metadata contain the metadata of at least one alternative.
 
     Raises:
         TypeError: If a filter does not have the form that LangGraph defines.

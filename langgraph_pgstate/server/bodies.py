@@ -27,7 +27,7 @@ _METADATA_BYTES: Final = 256 * 1024
 # Limits of conditions on states and items. Each value is compared with every condition.
 _CONDITION_VALUES: Final = 1000
 _MOST_TAGS: Final = 1000
-# Maximum number of tasks of one superstep. LangGraph prepares all of them without a pause.
+# Maximum number of tasks of one superstep. LangGraph prepares all of them at once, and the event loop waits meanwhile.
 _MOST_UPDATES: Final = 250
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, lt=2**31)]
@@ -97,12 +97,12 @@ def _small(value: Any, most: int = _METADATA_VALUES) -> Any:
 
 
 Metadata = Annotated[Json, BeforeValidator(_small)]
-# The config of a run is copied into the metadata of each of its checkpoints.
+# The same limits, because the config of a run is copied into the metadata of each of its checkpoints.
 Configurable = Metadata
 Conditions = Annotated[Json, BeforeValidator(lambda value: _small(value, _CONDITION_VALUES))]
 
 
-# Prefixes of keys with which a client could change how a graph runs, or for which user.
+# Prefixes of keys that a client may not set, because they change how a graph runs or name the user for whom it runs.
 _RESERVED = ("__", "langgraph_auth_")
 Modes = Annotated[list[StreamMode], BeforeValidator(_several)]
 JsonPath = Annotated[str, Field(pattern=f"^{PATH}$", max_length=500)]
@@ -155,7 +155,7 @@ class CommandBody(Body):
 
     @model_validator(mode="after")
     def _does_something(self) -> Self:
-        # LangGraph would fail with an error that does not name the command.
+        # Refuse an empty command here, because LangGraph's own error would not mention the command.
         if self.resume is None and not self.update and not self.goto:
             raise ValueError("it must have resume (other than null), update or goto")
         return self

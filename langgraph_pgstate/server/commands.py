@@ -195,8 +195,8 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
         asked = {one.interrupt_id: one.run_id for one in await call.state.interrupts.list(thread.thread_id)}
         if unknown := answers.keys() - asked.keys():
             raise CommandError("no_such_interrupt", f"thread {thread.thread_id!r} has no interrupt {min(unknown)!r}")
-        # The id is made from the answers, so a repeated command has the same id. If the run of this id has ended
-        # without using its answers, make the next id.
+        # The run's id is made from the answered interrupts, so a repeated command makes the same id. If the run of this
+        # id has ended without using the answers, make another id from this id.
         names = [thread.thread_id, run_id, *(f"{id} {asked[id]}" for id in sorted(answers))]
         run_id = str(uuid5(_ANSWER_RUNS, "\n".join(names)))
         run = await call.state.runs.get(thread.thread_id, run_id)

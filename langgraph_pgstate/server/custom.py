@@ -77,7 +77,10 @@ def around(
 
 
 class _Inner:
-    """The server as the endpoint of a route. Starlette would call a bound method with a request, not as ASGI."""
+    """The server as the endpoint of a route.
+
+    It is an object, because Starlette calls a function or a method with a request, and not as an ASGI application.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -156,7 +156,7 @@ async def answer_failure(request: Request, error: Exception) -> Response:
     """Respond to a request that failed. Only messages of expected errors are shown."""
     for kind in type(error).__mro__:
         if kind is UnavailableError:
-            # The error's message contains the address of the database server.
+            # The error's message is logged, but not sent, because it contains the address of the database server.
             _log.warning("%s %s failed: %s", request.method, request.url.path, error)
             return answer({"detail": "the database is not available"}, 503, {"Retry-After": "1"})
         if kind in STATUSES:

@@ -72,7 +72,7 @@ async def metrics(call: Call) -> Response:
 
 
 async def analytics(call: Call) -> Any:
-    """Return threads by status, the outcomes, durations and cost of runs, and the feedback of the last days."""
+    """Return statistics of the last days: threads by status, feedback, and the runs' outcomes, durations and cost."""
     scope = await call.authorize_search({"metadata": {}, "limit": 0, "offset": 0})
     return await call.state.runs.analytics(
         call.names("by") or "agent",

@@ -20,13 +20,13 @@ from starlette.responses import Response
 
 from langgraph_pgstate.heavy import beside, has_many_values, is_heavy
 
-# An index in brackets, or a name.
+# One step of a path: an index in brackets, or a name.
 _STEP: Final = re.compile(r"\[(-?\d+)\]|([^.\[\]]+)")
 PATH: Final = r"\w+(\.[^.\[\]]+|\[-?\d{1,9}\])*"
 """The form of a path in a JSON value."""
 MOST_LEVELS: Final = 200
 """Maximum number of levels of nested lists and objects in a request, and in a response."""
-# Items of lists and objects that one call encodes.
+# Maximum number of items of a list or object that one call of the encoder gets.
 _PART: Final = 500
 _OPTIONS: Final = (
     orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -116,7 +116,7 @@ def _plain(value: Any) -> Any:
 
 
 def _deep(value: Any, depth: int = 0) -> Any:
-    """Return a value made of types that the standard library encodes. Deeper values become `None`."""
+    """Return a value made of types that the standard library encodes. Values below `MOST_LEVELS` become `None`."""
     if depth > MOST_LEVELS or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if value is None or type(value) in (bool, int, float, str):
@@ -126,7 +126,7 @@ def _deep(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple) and not hasattr(value, "_asdict"):
         return [_deep(item, depth + 1) for item in value]
     try:
-        # orjson can encode times, UUIDs, enums and arrays.
+        # The standard library cannot encode times, UUIDs, enums and arrays, but orjson can.
         return _deep(orjson.loads(orjson.dumps(value, default=_refuse, option=_OPTIONS)), depth + 1)
     except (TypeError, ValueError, RecursionError):
         found = _plain(value)
@@ -166,7 +166,7 @@ def extracted(value: Any, path: str) -> Any:
 
 
 def page_headers(offset: int, count: int, has_more: bool) -> dict[str, str]:
-    """Return the headers of a page: the offset of the next page, and the smallest possible total number of items."""
+    """Return the headers of a page: the offset of the next page, and how many items there are at least in total."""
     following = offset + count
     if not has_more:
         return {"X-Pagination-Total": str(following)}

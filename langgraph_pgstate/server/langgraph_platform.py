@@ -303,7 +303,7 @@ class LoopToolLedger(AsyncToolLedger):
         self._compensators = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute that needs connections from the ledger of the running loop."""
+        """Return one of the attributes that need connections. It is looked up in the running loop's ledger."""
         if name not in ("_calls", "_codec", "_executor", "_queries", "_runner", "_settings"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         try:

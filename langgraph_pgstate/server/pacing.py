@@ -321,6 +321,9 @@ def _parts(data: bytes) -> Iterator[bytes]:
 
 
 async def clean_up(do: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Clean up after a request, even if it is cancelled. Errors are ignored: threads that are left expire later."""
+    """Clean up after a request, even if it is cancelled.
+
+    Errors are ignored. For example, a stateless run's thread that could not be deleted expires later.
+    """
     with suppress(Exception):
         await finish(do())

@@ -42,7 +42,8 @@ class RateLimit:
         entries = _SETS * _WAYS
         memory = memoryview(mmap.mmap(-1, 16 * entries))
         self._users = memory[: 8 * entries].cast("q")
-        # For each entry, the time at which its user may again send all requests. Processes share the monotonic clock.
+        # For each entry, the time from which its user may again send the full number of requests. All processes read
+        # the same monotonic clock, so they can compare these times.
         self._times = memory[8 * entries :].cast("d")
 
     def check(self, request: Request, user: User | None) -> None:
@@ -67,7 +68,7 @@ class RateLimit:
             if self._users[one] == user:
                 place, known = one, max(now, self._times[one])
                 break
-            # Forget the user who has sent the fewest requests.
+            # If the user has no entry, take a free one, or else that of the user who has sent the fewest requests.
             if self._times[one] < self._times[place]:
                 place = one
         wait = known + self._interval - now - _MINUTE

@@ -21,8 +21,8 @@ from langgraph_pgstate.server.errors import Budget, refuse
 from langgraph_pgstate.server.json import MOST_LEVELS, is_deeper
 
 _SECONDS: Final = 60.0
-# Bodies with more values or bytes are parsed in a thread by Python code, which lets the event loop go on. Bytes count,
-# because an integer of 4,300 digits takes half a millisecond.
+# Bodies with more values or bytes are parsed in a thread by Python code, which lets the event loop go on. A body of few
+# values can take long, too, if it has many bytes.
 _FEW_VALUES: Final = 20_000
 _FEW_BYTES: Final = 128 * 1024
 # Maximum number of digits of an integer. The time to read or write it grows with the square of this number.
@@ -39,7 +39,7 @@ _TEXT_PART: Final = re.compile(
     re.DOTALL,
 )
 _SEPARATORS: Final = (b",", b"[", b"{")
-# Memory for bodies that are not parsed yet, without the first bytes of each.
+# Memory for bodies that are not parsed yet. The first bytes of each body do not count against this limit.
 _unparsed: Final = Budget(128 * 1024 * 1024)
 # One thread parses one body at a time, which bounds the memory for parsing.
 _parser: Final = ThreadPoolExecutor(1, "pgstate-parser")
@@ -186,7 +186,7 @@ async def parsed(request: Request, raw: bytes, most_values: int) -> Any:
     if not raw:
         return None
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        # A page of another origin can send other content types without a preflight request.
+        # Refuse other content types, because browsers let a page of any origin send them without a preflight request.
         raise refuse(415, "the body must be application/json")
     is_small = len(raw) <= _FEW_BYTES and sum(map(raw.count, _SEPARATORS)) <= min(_FEW_VALUES, most_values)
     if is_small and not _LONG_INTEGER.search(raw):
@@ -203,7 +203,7 @@ def _parsed_slowly(raw: bytes, most_values: int) -> Any:
 def _has_more(raw: bytes, most: int) -> bool:
     """Return whether JSON has more than a number of values. Separators in strings do not count."""
     count = start = strings = 0
-    # Each value has at most one string and one name.
+    # A value has at most one string and one name. So more strings than `2 * most + 1` mean more than `most` values.
     while count <= most and strings <= 2 * most + 1 and (end := raw.find(b'"', start)) >= 0:
         count += sum(raw.count(one, start, end) for one in _SEPARATORS)
         strings += 1

@@ -31,8 +31,8 @@ from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import Reader, kept_modes, location, with_client
 from langgraph_pgstate.threads.types import Thread
 
-# The thread of a stateless run is deleted with the response. If no client waited for it, or the process died, the
-# thread is deleted after this time.
+# The thread of a stateless run is deleted with the response. If no client waited for the run, or the process died,
+# the thread is deleted after this time.
 _STATELESS_TTL: Final = timedelta(hours=1)
 _NONE_TO_CANCEL: Final = "no run to cancel was found"
 _UNFINISHED: Final = ("pending", "running")
@@ -53,7 +53,7 @@ _DESCRIBED: Final = (
 async def create(call: Call) -> Response:
     """Create a run on a thread or without a thread, and return it.
 
-    All four strategies for busy threads, `after_seconds` and `webhook` are supported.
+    `after_seconds`, `webhook`, and all four strategies for busy threads are supported.
     """
     call.body.stream_mode = call.body.stream_mode or ["values"]
     handle = await enqueue(call, call.body, call.request.path_params.get("thread_id"))
@@ -343,7 +343,7 @@ async def _request(
 async def _place(
     call: Call, thread: Thread, checkpoint: Mapping[str, Any], checkpoint_id: str | None
 ) -> dict[str, Any]:
-    """Return the keys of a config that name the subgraph in which a run starts, and the checkpoints above it.
+    """Return the keys of a config that name the subgraph in which a run starts, and the outer graphs' checkpoints.
 
     Raises:
         HTTPException: 404 if there is no such checkpoint.
@@ -372,7 +372,8 @@ async def _thread(
     """Return the thread of a run. Create a missing thread, unless the body forbids it.
 
     Raises:
-        HTTPException: 404 if the thread is missing, and `if_not_exists` forbids it or the run starts from a checkpoint.
+        HTTPException: 404 if the thread is missing, and the run starts from a checkpoint or `if_not_exists` is
+            `reject`.
     """
     user_id = None if call.user is None else call.user.identity
     if thread_id is not None:
@@ -469,7 +470,7 @@ async def _values(
     async with with_client(call, handle, reader, cancels=cancels, deletes=deletes) as ended:
         async for batch in batches_of(call, _outcome(handle), _as_bytes):
             if await reader.is_gone():
-                # The response is the same as for a deleted run.
+                # The client may no longer read the thread, so respond as if the run had been deleted.
                 yield to_json(None)
                 return
             if not batch:

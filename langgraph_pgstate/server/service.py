@@ -209,7 +209,7 @@ class Call:
         return self.service.graphs.open(name, {**config, "configurable": configurable}, access, saver)
 
     async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Alternatives | None:
-        """Return the metadata that objects of the caller's operation must contain; `None` for all objects.
+        """Return the metadata that an object must contain so that the operation may reach it; `None` for all objects.
 
         The handler of `Auth` may change `value`.
 
@@ -245,7 +245,10 @@ class Call:
         return None if self.user is None else self.user.identity
 
     def owner_of(self, value: Mapping[str, Any]) -> ThreadOwner | None:
-        """Return the caller as the owner of a copied thread, with the metadata in `value`; `None` without a user."""
+        """Return the user, the tenant and the metadata of a thread that the caller copies; `None` without a user.
+
+        The metadata are those in `value`.
+        """
         if self.user is None:
             return None
         tenant = tenant_of(self.user, self.thread_keys)

@@ -76,7 +76,8 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
 class LocalOnly:
     """An application that responds only to programs and pages of the same machine, and to pages that CORS allows.
 
-    A page of any other site can make a browser send requests to a local server, also under a host name of the site.
+    A page of any other site can make a browser send requests to a local server. So the `Origin` of each request is
+    checked. Its `Host` is also checked, because a site can let a host name of its own lead to this machine.
 
     Args:
         app: The application.
@@ -126,7 +127,7 @@ def run(
             '("auth": {"path": "./auth.py:auth"}), or mount create_app in an application that authenticates'
         )
     served: Any = app if is_open else LocalOnly(app)
-    # `_serve` enters the lifespan, not uvicorn, so that the caller gets an error at the start.
+    # uvicorn does not enter the lifespan. `_serve` enters it, so that the caller gets an error at the start.
     config = uvicorn.Config(
         served,
         lifespan="off",
@@ -161,7 +162,8 @@ def _give_back_memory() -> None:
 
 async def _serve(app: AgentServer, server: _Server, listener: socket.socket, member: Membership | None) -> None:
     async with app.lifespan():
-        # A full collection goes through all modules, and would stop the event loop for a fifth of a second.
+        # Collect once now, and exempt what remains from later collections. A full collection goes through all modules,
+        # and stops the event loop for a fifth of a second.
         gc.collect()
         gc.freeze()
         if member is not None:
@@ -267,7 +269,7 @@ class _Server(uvicorn.Server):
             self.exit_code = 128 + number
             self.force_exit = True
             self._app.stop()
-            # A client that reads nothing would keep its connection open.
+            # Otherwise a client that reads nothing would keep its connection open.
             for connection in [*self.server_state.connections]:
                 connection.transport.abort()
 

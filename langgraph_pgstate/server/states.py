@@ -69,8 +69,8 @@ async def having_values(
             except TooManyComparisonsError:
                 raise refuse(
                     422,
-                    f"values must be compared in at most {_MOST_COMPARISONS} steps, and each object of a given list is "
-                    "compared with each object of a stored list: narrow the search, or give fewer objects",
+                    f"values must be compared in at most {_MOST_COMPARISONS} steps: narrow the search, or give fewer "
+                    "objects in a list, because each is compared with each object of the stored list",
                 ) from None
             if has:
                 found.append(one.thread)

@@ -142,7 +142,8 @@ def _refreshes(call: Call, asked: bool | None) -> bool | None:
 def _begins(namespace: Sequence[str], labels: Sequence[str]) -> bool:
     """Return whether a namespace, possibly truncated, begins with some labels. A star stands for any label.
 
-    Some stores compare prefixes of texts, so that "eve" would match "evelyn".
+    A store's results are checked with this function, because some stores compare prefixes of texts. They would find
+    "evelyn" for "eve".
     """
     return all(label in ("*", own) for label, own in zip(labels, namespace, strict=False))
 
@@ -171,7 +172,8 @@ async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
     if authority is not None and call.user is not None and not authority.decides("store", action):
         own = (call.user.identity,)
         value["namespace"] = value["namespace"] or own
-        # A label has no dot. In a list of namespaces, a star stands for any label.
+        # An identity that is a star or has a dot may use no namespace: a star would stand for any label in a list of
+        # namespaces, and a label must not have a dot.
         if tuple(value["namespace"][:1]) != own or own == ("*",) or "." in own[0]:
             raise refuse(403, "namespace must begin with the user's identity, because auth has no handler on the store")
     scope = await call.authorize("store", action, value)

@@ -162,7 +162,7 @@ async def with_client(
     Args:
         call: The request.
         handle: The run.
-        reader: Checks whether the client may still read the thread, and so cancel the run.
+        reader: Checks whether the client may still read the thread. If not, its disconnect does not cancel the run.
         cancels: Whether the run is cancelled if the client disconnects before the end, unless the server stops.
         deletes: Whether the thread is deleted after the end.
     """
@@ -209,7 +209,7 @@ class Conversion:
     def __init__(self, modes: Sequence[str]) -> None:
         self._modes = {*modes}
         self._is_whole = not modes
-        # The received parts of each message, joined, by the message's id.
+        # For the id of each message, the parts received so far, joined to one message.
         self._parts: dict[str, BaseMessageChunk] = {}
 
     def convert(self, event: StreamEvent) -> Iterator[tuple[str, Any]]:
@@ -279,7 +279,8 @@ def encoded(id: str, name: str, data: Any, write: Callable[[Any], bytes] = to_js
 async def written(weighed: Any, convert: Callable[[Callable[[Any], bytes]], bytes]) -> bytes:
     """Call `convert` with a JSON encoder, and return its result. With many values, the call runs in an OS thread.
 
-    Few values are encoded on the event loop, because each stream that waits for an OS thread keeps its event in memory.
+    An event with few values is encoded on the event loop, because each stream that waits for an OS thread keeps its
+    event in memory.
 
     Args:
         weighed: The event's data, whose values are counted.

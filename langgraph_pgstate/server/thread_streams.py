@@ -35,8 +35,9 @@ _LIFECYCLE: Final = ("metadata", "error", "end")
 async def join_stream(call: Call) -> Response:
     """Stream the events of a thread's runs, in the first version of the protocol.
 
-    The modes are `run_modes` and `lifecycle`. The stream begins after `Last-Event-ID`; without it, with the unfinished
-    runs, or else with the last run. It waits until the thread exists.
+    The modes are `run_modes` and `lifecycle`. The stream begins after the event that `Last-Event-ID` names. Without
+    this header, it begins with the unfinished runs, or with the last run if all have ended. The stream waits until
+    the thread exists.
     """
     thread = await _opened(call)
     modes = call.names("stream_mode") or ["run_modes"]
@@ -103,7 +104,10 @@ class _Readable:
         return thread.created_at == self._created_at
 
     async def until_there(self) -> AsyncIterator[bytes]:
-        """Yield heartbeats until `is_there`. Other callers' threads do not change the times of the heartbeats."""
+        """Yield heartbeats until `is_there`.
+
+        Other callers' threads do not change the times of the heartbeats, so these times do not reveal such threads.
+        """
         due_at = time.monotonic() + pacing.HEARTBEAT_SECONDS
         stopping = asyncio.ensure_future(self._call.service.stopping.wait())
         listens = True
@@ -159,7 +163,7 @@ async def _chunks(
     convert: Callable[[ThreadEvent, Callable[[Any], bytes]], Iterator[bytes]],
     fail: Callable[[PGStateError], bytes],
 ) -> AsyncIterator[bytes]:
-    # `fetch` in browsers only resolves at the first bytes.
+    # Send some bytes at once, because `fetch` in browsers does not resolve before the first bytes.
     yield HEARTBEAT
     sent_at = checked_at = time.monotonic()
     run_id: str | None = None

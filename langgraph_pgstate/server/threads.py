@@ -288,7 +288,7 @@ async def _settle(call: Call, graph: Graph, thread_id: str) -> str:
 async def get_history(call: Call) -> Any:
     """Return states of a thread, newest first.
 
-    Lists and objects in `metadata` are looked for in the metadata of a state and of its run.
+    If `metadata` has lists or objects, the metadata of a state or of its run must contain them.
     """
     thread = await call.thread("read")
     body = call.body

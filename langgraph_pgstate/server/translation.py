@@ -141,7 +141,8 @@ def _finished(block: Part) -> Part:
 CHANNELS: Final = ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom")
 # How many sequence numbers are reserved for an event of a run. The event may become several events of the protocol.
 _SEQS_PER_EVENT: Final = 16
-# Values are kept until their checkpoint arrives. After these events, none arrives, so the values are sent before them.
+# Values are kept until their checkpoint arrives. After one of these events, no checkpoint for the kept values arrives,
+# so the values are sent before the event.
 _BOUNDARIES: Final = ("metadata", "error", "end", "gap")
 _INTERRUPT: Final = "__interrupt__"
 _STATUSES: Final = {"success": "completed", "error": "failed", "timeout": "failed"}
@@ -342,9 +343,10 @@ class _Run:
 
 
 def _custom(data: Any) -> dict[str, Any]:
-    """Return the data of a custom event. If the written object has a `name`, its fields are also beside `payload`.
+    """Return the data of a custom event. They contain the object that a node wrote, as `payload`.
 
-    `thread.extensions[name]` yields the whole event in the Python SDK, but only its `payload` in the JavaScript SDK.
+    If the object has a `name`, its fields are copied beside `payload`. Clients read it by `thread.extensions[name]`,
+    which yields the whole event in the Python SDK, but only the `payload` in the JavaScript SDK.
     """
     name = data.get("name") if isinstance(data, Mapping) else None
     return {"payload": data, **data} if isinstance(name, str) and name else {"payload": data}
