@@ -36,7 +36,7 @@ HEADERS: Final[Mapping[str, str]] = {
     ),
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
-    # With `no-referrer`, browsers would send forms with the origin `null`.
+    # With `no-referrer`, a browser sends the origin `null` with a form, as if the form came from another site.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",

@@ -129,7 +129,7 @@ async def _question(route: PageRoute, call: PageCall) -> Page:
         "what": call.path(next(reversed(call.request.path_params))) if call.request.path_params else "",
         "about": {**_NOTHING, **(await route.about(call) if route.about else {})},
         "fields": {name: value for name, value in call.form.items() if name != "token"},
-        # A button “Cancel” alone could be mistaken for the way back.
+        # “Cancel” alone could seem to mean “do nothing”, so the button also names the object: “Cancel the run”.
         "verb": f"{verb.capitalize()} the {noun}",
         "back": back_to,
     }
@@ -151,7 +151,7 @@ def _ended(route: PageRoute, request: Request, done: Done) -> Response:
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
-    """Respond to a request that was refused or failed, with the messages of the server's other operations."""
+    """Respond to a request that was refused or failed. The message is that of the server's API."""
     handler = next(HANDLERS[kind] for kind in type(error).__mro__ if kind in HANDLERS)
     refused: Response = await handler(request, error)
     if wants_json(request):

@@ -34,7 +34,9 @@ async def scope_of(call: PageCall, limit: int = 50) -> Alternatives | None:
 
 
 async def check_sees_crons(call: PageCall, action: str, cron_id: str | None = None) -> None:
-    """Refuse a caller unless they see all threads and may do an action on every schedule. Clients call schedules crons.
+    """Refuse a caller unless they see all threads and may do an action on every schedule.
+
+    LangGraph's clients and the handlers of `Auth` call a schedule a cron.
 
     Raises:
         HTTPException: 403 for such a caller.
@@ -64,7 +66,7 @@ async def sees_all(call: PageCall) -> bool:
 
 
 async def check_sees_memory(call: PageCall, action: str, namespace: Sequence[str] = ()) -> None:
-    """Refuse a caller who may not see all threads, or for whom a handler of the store refuses a namespace.
+    """Refuse a caller who may not see all threads, or who may not do the action on all memories of the namespace.
 
     Raises:
         HTTPException: 403 for such a caller.

@@ -43,7 +43,7 @@ _VERBS: Final = {
     "policy": "changed",
     "erase": "erased",
 }
-# Seconds that a new page may lag behind, and by which two clocks may differ.
+# Tolerance for the time of a page: its data may be a little older than this time, and two clocks may differ a little.
 MOMENT: Final = timedelta(seconds=1)
 # Actions after which a thread gets a new newest checkpoint, now or soon.
 _MOVING: Final = ("run", "edit", "retry", "answer")
@@ -141,8 +141,8 @@ async def since(call: Call, thread_id: str) -> str:
     latest = max(found, key=lambda one: one[0], default=None)
     for run in (await call.state.runs.list(thread_id=thread_id, limit=1)).items:
         by = (run.metadata or {}).get("started_by")
-        # A run that begins at the time of the latest action belongs to this action, unless another person started the
-        # run: the event about that person's action may not be stored yet.
+        # A run that begins right after the latest action was usually started by it. Then only the action is named. But
+        # a run of another person is named, because the event about that person's action may not be stored yet.
         is_same = latest is not None and (not by or by == latest[2])
         if latest is None or began_at(run) > latest[0] + (_SAME_ACTION if is_same else timedelta(0)):
             latest = began_at(run), _told_of_run(run), by

@@ -38,7 +38,10 @@ async def database(call: PageCall) -> Page:
 
 
 def note_before(notes: Sequence[MaintenanceNote], time: datetime) -> MaintenanceNote | None:
-    """Return the newest note up to a time, or else the oldest note; `None` if there are fewer than two notes."""
+    """Return the newest note that is not later than a time. If all notes are later, return the oldest note.
+
+    Return `None` if there are fewer than two notes.
+    """
     if len(notes) < 2:
         return None
     return next((one for one in notes if one.maintained_at <= time), notes[-1])

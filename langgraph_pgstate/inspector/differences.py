@@ -17,13 +17,15 @@ from langgraph_pgstate.inspector.forms import call_title
 from langgraph_pgstate.inspector.messages import called, text_of
 
 _TOKEN: Final = re.compile(r"\d+(?:[.,]\d+)*|\w+|\s+|.", re.DOTALL)
-# Maximum numbers for a comparison of words: characters between the first and the last difference, and words.
+# Two texts are compared word by word only if they have no more characters and words than this between their first and
+# their last difference.
 _MOST_COMPARED: Final = 5000
 _MOST_WORDS: Final = 400
 # Maximum number of characters that a page shows of one text, and of all texts.
 _MOST_SHOWN: Final = 1200
 _MOST_OF_ALL: Final = 24_000
-# Equal words of more than `_MOST_SAME` characters are shortened to `_AROUND` characters beside each difference.
+# If two texts have an equal piece of more than `_MOST_SAME` characters, only the `_AROUND` characters of the piece
+# beside each difference are shown.
 _AROUND: Final = 80
 _MOST_SAME: Final = 240
 # Two texts count as versions of one text if at least this share of the longer text is equal.
@@ -40,8 +42,8 @@ class Part:
         name: Name of the field; empty for a value and for the content of a message.
         before: The text before, or its beginning; `None` if there was none.
         after: The text after, or its beginning; `None` if there is none.
-        words: Pieces of the text, each `same`, `removed` or `added`, if both are versions of one text. Long equal
-            pieces are left out.
+        words: Pieces of the text, each `same`, `removed` or `added`; `None` if `before` and `after` are not versions
+            of one text. Long equal pieces are shortened.
         is_text: Whether the value is a text, not JSON.
         is_whole: Whether all differences are shown.
     """
@@ -60,7 +62,7 @@ class Change:
 
     Attributes:
         channel: The channel.
-        place: The place in the channel; empty for the whole.
+        place: Place of the difference in the channel's value; empty if it is the whole value.
         change: `added`, `removed`, `changed` or `edited`.
         role: Role of a message; empty for other values.
         parts: The differences; one for each field of a message.

@@ -64,7 +64,7 @@ def draw(tree: CheckpointTree) -> Drawing:
             _take(lanes, node.checkpoint_id)
         lane = lanes.index(node.checkpoint_id)
         places[node.checkpoint_id] = (_x(lane), row * ROW + ROW // 2)
-        # Branches that start from this checkpoint free their lanes.
+        # The lanes of the branches that start from this checkpoint end here, and later branches may use them.
         lanes = [None if id == node.checkpoint_id else id for id in lanes]
         parent = node.parent_checkpoint_id
         if parent is not None and (parent not in lanes or lanes.index(parent) > lane):

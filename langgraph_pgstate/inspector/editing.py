@@ -1,8 +1,8 @@
 """A form for a state: its fields, the changes of a person, and the same changes applied to another state.
 
 A field is named after its kind and its place in the state as JSON: `text ["messages",0,"content"]`. `remove PLACE`
-removes an entry of a list, and `add PLACE` appends a message. Fields that are missing change nothing, so that a form
-may show a part of a state and carry the rest of the change in hidden fields.
+removes an entry of a list, and `add PLACE` appends a message. A place without a field stays unchanged, so a form may
+show only a part of a state. If a person has changed places that are not shown, hidden fields carry these changes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ _ROOT: Final = "__root__"
 _KINDS: Final = ("text", "number", "boolean", "json", "any")
 # Stands for a value that does not exist.
 _NOTHING: Final = object()
-# Maximum number of characters and fields of a form, and of characters of a field. In HTML, a character may take five.
+# Maximum number of characters and fields of a form, and of characters of a field. In HTML, one character may be written
+# as five, like `&#34;`.
 _MOST: Final = 36_000
 _MOST_FIELDS: Final = 120
 _MOST_FIELD: Final = 24_000
 _DEEPEST: Final = 3
-# Maximum number of changes that a form carries in a hidden field each.
+# Up to this number of changes, each change has its own hidden field. If there are more, hidden fields carry larger
+# values that contain several changes.
 _MOST_CARRIED: Final = 200
 _ROLES: Final = ("human", "ai", "system")
 
@@ -67,7 +69,7 @@ class Edit:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The form fields that make the same change to the state."""
+        """The fields of a form that makes the same changes as this edit."""
         found = {}
         places = [path for path, _, _ in _differences(self.before, self.after)]
         for depth in (3, 2, 1):
@@ -202,12 +204,12 @@ def read_edit(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
 
 
 def merged(edit: Edit, theirs: Mapping[str, Any]) -> Edit:
-    """Return the same edit, applied to another state.
+    """Return an edit that makes the same changes to another version of the state.
 
-    If both states changed a value, the person's value is taken. Messages are matched by id. Changes of missing messages
-    are left out.
+    If both the person and the other version changed a value, the person's value is taken. Messages are matched by id.
+    Changes of messages that the other version lacks are left out.
     """
-    # An entry that was added and removed again is in neither state.
+    # First remove the entries that the person added and removed again: neither version of the state has them.
     own = Edit(edit.before, edit.after, frozenset(one for one in edit.removed if _at(edit.before, one) is _NOTHING))
     after = _merged(edit.before, own.written, theirs)
     removed = (_moved(edit.before, after, path) for path in edit.removed - own.removed)
@@ -215,7 +217,7 @@ def merged(edit: Edit, theirs: Mapping[str, Any]) -> Edit:
 
 
 def lost(edit: Edit, theirs: Mapping[str, Any]) -> list[Change]:
-    """Return the changes that cannot be applied to another state, because it lacks the message."""
+    """Return the changes of messages that another version of the state lacks. `merged` leaves out these changes."""
     return [
         one
         for one in edit.changes
@@ -418,7 +420,7 @@ def _parsed(name: str) -> tuple[str, Path]:
     """Return the kind and the place in the name of a field.
 
     Raises:
-        HTTPException: 422 if the name has none.
+        HTTPException: 422 if the name contains no place.
     """
     kind, _, text = name.partition(" ")
     try:
@@ -451,7 +453,7 @@ def _written(state: Any, path: Path, kind: str, text: str) -> Any:
             raise FormError("the state must be a JSON object with a field for each channel")
         return {**state, **value}
     if kind == "any":
-        # A channel without a value takes JSON, or else text.
+        # The text for a channel without a value is read as JSON. If it is not JSON, the text itself is the value.
         if not text.strip():
             return state
         try:
@@ -538,7 +540,7 @@ def _merged(before: Any, mine: Any, theirs: Any) -> Any:
     if isinstance(before, list):
         own, old, new = _by_id(mine), _by_id(before), _by_id(theirs)
         if own is not None and old is not None and new is not None:
-            # Messages without an id that both have added at one place are two messages.
+            # Messages without an id are matched by place. If both versions added different ones there, both are kept.
             both = {id for id, one in own.items() if id in new and _is_same_message(id, old, one, new[id])}
             kept = [
                 _merged(old.get(id, _NOTHING), own[id], one) if id in both else one

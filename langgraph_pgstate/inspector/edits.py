@@ -50,7 +50,11 @@ _MOST_OF_ALL: Final = 12_000
 
 
 async def ask(call: PageCall) -> Page:
-    """Show the form for a change of the state. With `head`, tell an open form whether the thread has changed since."""
+    """Show the form for a change of the state.
+
+    A form that is open in a browser asks again with `head`, the newest checkpoint that it knows. It is told whether the
+    thread now has another newest checkpoint.
+    """
     found, at = await call.thread("read"), call.query("at")
     if at is None:
         raise missing("checkpoint", "")
@@ -63,10 +67,12 @@ async def ask(call: PageCall) -> Page:
 async def edit(call: PageCall) -> Done | Page:
     """Take a step of an edit: show the form or a preview, or change the state.
 
-    A change acts as if a node had returned the values. The run resumes if the form asks for it.
+    The form's field `step` names the step. `apply`, the default, changes the state as if a node had returned the
+    values, and resumes the run if the form asks for it. `preview` shows what would change. `form` shows the form again.
+    `json PLACE` and `fields PLACE` show it with the value at a place as JSON or as fields. `until NUMBER` shows it with
+    only the messages before a number.
 
-    The steps are `apply` (also without a step), `preview`, `form`, `json PLACE`, `fields PLACE` and `until NUMBER`. A
-    refused person gets a page with the typed values.
+    A person whose step is refused with status 409 or 422 gets a page with the reason and the typed values.
     """
     found = await call.thread("update")
     at, step = checkpoint_of(call), call.field("step") or "apply"

@@ -97,7 +97,7 @@ def views_of(events: Sequence[Event], decisions: Collection[AnsweredInterrupt]) 
 
     Args:
         events: Events of one thread.
-        decisions: The answers given at the checkpoints of events of the kind `answer`.
+        decisions: The answers at the checkpoints that the events of the kind `answer` name.
     """
     # An answer and its event are stored in one statement, with the same time.
     decided = {(one.answer.interrupt_id, one.answer.answered_at): one for one in decisions}
@@ -200,7 +200,7 @@ def _in_order(one: Mapping[str, Any], as_asked: Mapping[str, Any]) -> Any:
 
 
 def _resumed(given: Any, asked: Mapping[Any, Any], answered: Collection[Any]) -> Iterable[str]:
-    """Return the decisions of the answers that code gave. The answers of persons have their own events."""
+    """Return the decisions in answers that a program gave. Answers of persons have their own events."""
     if isinstance(given, Mapping) and given and all(id in asked or id in answered for id in given):
         for id, value in given.items():
             if id not in answered:

@@ -117,7 +117,10 @@ def _content(found: File) -> dict[str, Any]:
 
 
 async def restore(call: PageCall) -> Done:
-    """Make a copy of a version the newest version, unless the file has changed since the page was made."""
+    """Restore a version of a file, unless the file has changed since the page was made.
+
+    The content of the version is stored again, as the newest version.
+    """
     namespace, path = namespace_in(call), call.path("path")
     await check_sees_memory(call, "put", namespace)
     numbers = []

@@ -103,7 +103,7 @@ def plural(count: int, word: str, several: str | None = None) -> str:
 
 
 def short(id: str | None, length: int = 13) -> str:
-    """Return an id, or the end of a long id, because ids that sort by time differ at the end."""
+    """Return an id. If it is long, return only its end, because ids that sort by time differ at the end."""
     if id is None:
         return ""
     return id if len(id) <= length else f"…{id[-(length - 1) :]}"
@@ -204,7 +204,7 @@ def view(value: Any, most: int = SHOWN, nodes: int = _MOST_NODES) -> ValueView:
     # Convert the string through JSON, which replaces characters that a page cannot show.
     string = json.loads(to_json(value[:most])) if isinstance(value, str) else None
     if len(data) > most:
-        # A prefix of compact JSON is readable, and megabytes need not be indented.
+        # Show the beginning of the compact JSON: it is readable, and indenting a value of megabytes would take long.
         return ValueView(name, len(data), data[:most].decode("utf-8", "ignore"), False, None, string)
     # orjson would read integers of more than 64 bits as inexact numbers.
     parts = json.loads(data)

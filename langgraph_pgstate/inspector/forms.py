@@ -81,7 +81,7 @@ class Form:
             `free`.
         reviews: The calls that wait for a decision. All are decided at once.
         question: Markdown of the question; may be empty.
-        choices: Answers as titles and JSON.
+        choices: The offered answers, each with its title and its JSON.
         rest: The rest of the interrupt's value; `None` if there is none.
         key: Key of the action in the tool ledger whose outcome is asked for; `None` for other kinds.
         id: Id that the ledger expects in the answer.
@@ -177,7 +177,7 @@ def unsent(form: Form | None, given: Mapping[str, str]) -> list[tuple[str, str]]
         given: The fields that were sent.
     """
     found = []
-    # A browser sends the button's field after the other fields.
+    # List the decision first. If it was made by a button, the browser has sent its field after the other fields.
     for name, text in sorted(given.items(), key=lambda one: not one[0].startswith("decision-")):
         title = _title_of_field(form, name, text)
         if title is None or not text.strip():
@@ -358,7 +358,10 @@ def _arguments(review: Review, number: int, given: Mapping[str, str]) -> Any:
 
 
 def _outcome_in(form: Form, given: Mapping[str, str]) -> Any:
-    """Return the decision about an action in the form that the ledger expects: by the question's id, if it has one."""
+    """Return the decision about an action, as the ledger expects it.
+
+    If the question has an id, the answer is an object with the decision under this id.
+    """
     decision, result = given.get("decision-0", ""), given.get("result", "")
     if decision not in OUTCOMES:
         raise FormError(f"choose one of {', '.join(OUTCOMES)}")
@@ -394,7 +397,7 @@ def _branches(schema: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 
 def _choices_in(schema: Any) -> Iterable[tuple[str, str]]:
-    """Return the answers that a JSON Schema lists. `None` is no answer."""
+    """Return the answers that a JSON Schema lists. `None` is left out, because it cannot be an answer."""
     if not isinstance(schema, Mapping):
         return []
     if schema.get("type") == "boolean":

@@ -146,7 +146,10 @@ async def _release(call: PageCall, thread_id: str, reason: str, since: datetime 
 
 
 async def _problem_of_release(call: PageCall, thread_id: str, reason: str, since: datetime | None) -> str | None:
-    """End a hold. Return `None` if this person has ended it, now or in an earlier call; otherwise return the reason."""
+    """End a hold. Return `None` if this person has ended it, now or in an earlier call.
+
+    Otherwise return a text that says why the person has not ended it.
+    """
     if since is None:
         raise refuse(422, "since must be given: the time at which the hold began")
     try:

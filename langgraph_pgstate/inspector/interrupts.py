@@ -33,7 +33,8 @@ from langgraph_pgstate.threads.types import Thread
 _PAGE: Final = 30
 # Maximum number of interrupts that are read for a page, including answered interrupts.
 _SCAN: Final = 600
-# Maximum number of characters of a list's page, an interrupt's page, and a value. In HTML, a character may take six.
+# Maximum number of characters of a list's page, an interrupt's page, and a value. In HTML, one character may be written
+# as six.
 _MOST_SHOWN: Final = 20_000
 _MOST_ALONE: Final = 36_000
 _SHOWN: Final = 3000
@@ -202,7 +203,7 @@ async def _alone(call: PageCall, thread: Thread, interrupt_id: str | None, answe
 
 
 async def _just_answered(call: PageCall) -> dict[str, Any] | None:
-    """Return the caller's last answer, for the notice."""
+    """Return the answer that the caller has just sent, for the notice that confirms it; `None` if there is none."""
     thread_id, interrupt_id = call.query("of"), call.query("answered")
     if thread_id is None or interrupt_id is None or call.query("notice") != "interrupt.answer":
         return None

@@ -111,7 +111,8 @@ async def _item(call: PageCall, problem: str = "", status: int = 200) -> Page:
         "compared": await _compared(call, namespace, key, versions),
         "form": None if found is None else _form(key, found, typed),
         "problem": problem,
-        # A refused form edits the value that the page shows now.
+        # The version that the form changes. After a refusal this is the version that the page now shows, so that the
+        # person can send the form again.
         "expected": 0 if found is None else found.version,
     }
     title = _title(key, found.value, found.kind) if found is not None else key
@@ -230,7 +231,7 @@ def _link(call: PageCall, namespace: Sequence[str], key: str) -> str:
 def _number(call: PageCall, name: str, least: int = 1) -> int:
     text = call.field(name) or ""
     if not text.isdecimal() or len(text) > 9 or int(text) < least:
-        raise refuse(422, f"{name} must be the number of a version, from {least}, got {text!r}")
+        raise refuse(422, f"{name} must be the number of a version, {least} or more, got {text!r}")
     return int(text)
 
 

@@ -380,7 +380,7 @@ def _content(content: Any) -> tuple[str, str, list[str], list[FileView], int]:
             else:
                 others += 1
         elif kind not in ("tool_use", "tool_call", "tool_calls", "function_call"):
-            # Tool calls are shown from `tool_calls`.
+            # Parts that are tool calls are not counted: the page shows them from the message's `tool_calls`.
             others += 1
     return "\n\n".join(texts), "\n\n".join(filter(None, thoughts)), images, files, others
 

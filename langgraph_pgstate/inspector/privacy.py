@@ -81,7 +81,10 @@ def _done(call: PageCall, what: dict[str, str | None], erasure_id: str, *, is_co
 
 
 async def _since(call: PageCall) -> str:
-    """Return who made the newest erasure, as the end of a sentence; empty if none was made since the form's page."""
+    """Return who made the newest erasure, as the end of a sentence.
+
+    The text is empty if no erasure was made since the page with the form was made.
+    """
     for newest in (await call.state.privacy.receipts(limit=1)).items:
         if call.seen_at is not None and newest.started_at >= call.seen_at - MOMENT:
             event = await last_action(call, place_of(newest.erasure_id), ("erase",))
@@ -90,7 +93,11 @@ async def _since(call: PageCall) -> str:
 
 
 async def receipt(call: PageCall) -> Page:
-    """Show an erasure and its receipt: whether it is unchanged since it was signed, and about the given subject."""
+    """Show an erasure and its receipt.
+
+    The page says whether the receipt is unchanged since it was signed, and whether it is about the subject that the
+    address names.
+    """
     await check_sees_all(call)
     found = await _erasure(call)
     what = {name: call.query(name) or None for name in _FIELDS}

@@ -63,7 +63,8 @@ async def drain(call: PageCall) -> Done:
     await check_sees_all(call)
     worker_id = call.path("worker_id")
     is_known = await call.state.runs.drain(worker_id, by=call.actor)
-    # If several persons drain a worker, only the first is recorded. The worker may have ended meanwhile.
+    # If several persons drain a worker, only the first is recorded. The others are told who it was, even if the worker
+    # has ended meanwhile.
     event = await last_action(call, f"worker:{worker_id}", ("drain",))
     if not is_known and event is None:
         raise missing("worker", worker_id)
@@ -104,7 +105,7 @@ async def _set(call: PageCall, action: str, method: Callable[..., Awaitable[Sche
     name = call.path("name")
     await check_sees_crons(call, "update", name)
     found = await method(name, by=call.actor)
-    # If several persons do the same, only the first is recorded.
+    # If several persons do the same, only the first is recorded. The others are told who it was.
     event = await last_action(call, f"schedule:{name}", (action,))
     if event is not None and not is_by(event, call.actor):
         raise refuse(409, f"schedule {name!r} was {told(event)}")

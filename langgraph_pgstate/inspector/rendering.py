@@ -150,7 +150,7 @@ def render_refusal(
         status: HTTP status.
         detail: The reason.
         headers: Headers of the response.
-        call: The request, if a person may see pages; then the page has the navigation.
+        call: The request as a `PageCall`, if the sender may see pages. The page then has the navigation.
         navigation: Entries of the navigation.
     """
     title = _REFUSALS.get(status, "Something went wrong")

@@ -76,7 +76,8 @@ async def store(call: PageCall) -> Page | Done:
         return _form(call, typed, await _policy(call, name), expected=expected, problem=str(error), status=422)
     found = await _policy(call, name)
     if digests := _digests(call, found):
-        raise refuse(409, f"policy {name!r} stores only digests of {', '.join(digests)}: only a program can change it")
+        why = f"of its metadata, only digests of {', '.join(digests)} are stored"
+        raise refuse(409, f"a form cannot change policy {name!r}: {why}. Use `state.retention.put`")
     if call.field("step") == "form":
         return _form(call, typed, found, expected=expected)
     if call.field("sure") is None and not wants_json(call.request):

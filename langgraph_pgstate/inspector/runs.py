@@ -155,7 +155,7 @@ async def run(call: PageCall) -> Page | Response:
         "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),
         "asked": asked,
         "next_run_id": await _next_run(call, found) if is_answered else None,
-        # A page with an open span or an interrupt reads no feedback, because it runs other statements instead.
+        # An open span or an interrupt needs further statements. Then the feedback is left out, to save its statement.
         "feedback": () if asked or span else await _feedback(call, found),
         "before": checkpoint_before(found, timeline),
         "sees_memory": await sees_memory(call, "search"),
@@ -196,7 +196,7 @@ async def cancel(call: PageCall) -> Done:
         )
     except AlreadyDoneError as error:
         raise done("the run", error) from None
-    # If several persons cancel a run, only the first is recorded.
+    # If several persons cancel a run, only the first is recorded. The others are told who it was.
     event = await last_action(call, thread.thread_id, ("cancel",), run_id=run_id)
     if status not in ("running", "cancelled", "interrupted") or event is None:
         raise refuse(409, f"the run has ended already: {status}")

@@ -60,7 +60,7 @@ async def thread(call: PageCall) -> Page | Response:
     if node is None and ns:
         raise missing("subgraph", ns)
     if node is not None and not ns and call.query("at") is None and node.checkpoint_id != found.head_checkpoint_id:
-        # A run has stored a checkpoint between the two reads.
+        # Between the two reads, a run has stored a checkpoint. Read the thread again, so that both fit together.
         found = await call.thread("read")
     tree = await _named(call, found, tree)
     data: dict[str, Any] = {
@@ -168,9 +168,12 @@ async def _may_read(call: PageCall, thread_id: str) -> bool:
 
 
 async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] | None) -> dict[str, Any]:
-    """Return the unknown effects of the thread, and of a new fork's source: tool actions whose outcome is unknown.
+    """Return the unknown effects of a thread: tool actions whose outcome is unknown.
 
-    Only persons who may act are warned: a run that starts before such an action repeats it without asking.
+    Right after a fork was made, also return those of its source thread.
+
+    A run that starts from a checkpoint before such an action repeats the action without asking. This is a warning for
+    persons who may start runs, so other persons get no actions.
     """
     if not call.may_act or call.person is None:
         return {"unsettled": [], "source_unsettled": []}

@@ -121,12 +121,14 @@ async def _settled(call: PageCall, found: ToolExecution) -> Event | None:
 
 
 async def unknown_effects_of(call: PageCall, run: Run | None, *, waits: bool = False) -> list[dict[str, str]]:
-    """Return the newest unknown effects of a run's thread; none unless one made the run fail, or its process died.
+    """Return the newest unknown effects of a run's thread, if the run can have caused one; otherwise return none.
+
+    A run can have caused one if its error leaves the outcome of an action unknown, or if its process died.
 
     Args:
         call: The request.
         run: The run.
-        waits: Whether to include an interrupted run.
+        waits: Whether an interrupted run counts, too.
     """
     may_be_unknown = run is not None and (
         run.is_crashed or (run.error_type or "").endswith(_LEAVES_UNKNOWN) or (waits and run.status == "interrupted")

@@ -53,7 +53,10 @@ class LeaseCheck(BaseCallbackHandler):
                         self._look_later(task.get_loop())
 
     def on_tool_start(self, *args: Any, run_id: UUID, **kwargs: Any) -> None:
-        """Check the lease before a tool begins. Report the result to the ledger that runs the tool."""
+        """Check the lease before a tool begins.
+
+        If a tool ledger runs the tool, tell the ledger whether the tool may begin.
+        """
         starts = tool_starts.get()
         try:
             self.held.check_confirmed()

@@ -138,7 +138,10 @@ class Guard:
         return None
 
     def misses_thread(self, error: BaseException) -> bool:
-        """Return whether a transaction failed because the thread's row is missing and was not created."""
+        """Return whether a transaction failed because the thread has no row.
+
+        The caller then tries again with `with_thread`. Return `False` if this guard already creates the row.
+        """
         found = _reason(error)
         return found is not None and found[0] == "thread" and not self.makes_thread
 
@@ -181,7 +184,7 @@ def is_explicit_fork(config: Mapping[str, Any], source: Any) -> bool:
     if names_past(config):
         return True
     configurable = configurable_of(config)
-    # Without a parent, a put forks if it copies a first checkpoint, or if its subgraph begins after a replayed one.
+    # A put without a parent forks if it copies a first checkpoint, or if it begins a subgraph while its graph replays.
     return not configurable.get("checkpoint_id") and (source == "fork" or configurable.get(REPLAY_STATE) is not None)
 
 

@@ -4,8 +4,8 @@ INSERT INTO /*schema*/threads (thread_id) VALUES (:thread_id::text)
 ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE false;
 
 -- name: hold_for_write
--- Lock the rows on which a guarded write depends until the transaction ends, and fail if one is missing: the thread's
--- row against deletion, the lease against takeover, and the parent against other children.
+-- Lock the rows on which a guarded write depends until the transaction ends, and fail if one of them is missing. While
+-- they are locked, the thread is not deleted, the lease is not taken over, and the parent gets no other child.
 WITH thread AS MATERIALIZED (
     SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id AND :holds_thread::boolean FOR KEY SHARE
 ), lease AS MATERIALIZED (

@@ -31,7 +31,7 @@ SELECT false, NULL, l.holder_id, l.fencing_token, l.acquired_at, l.renewed_at, l
         WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.created_at >= l.acquired_at
         ORDER BY c.checkpoint_id DESC LIMIT 1
     ), (
-        -- The row of the holder's run may be stored a moment after the lease is taken.
+        -- Finds no row if the holder's run is not stored yet: that may happen a moment after the lease is taken.
         SELECT r.run_id FROM /*schema*/runs r
         WHERE r.thread_id = :thread_id AND r.status = 'running' AND starts_with(l.holder_id, r.holder_id || ':')
         ORDER BY r.started_at DESC LIMIT 1

@@ -80,7 +80,10 @@ class LeaseManager(LeaseTaker):
             unwind_when_cancelled(call_site.exits)
 
     def release_failed_read(self, call_site: CallSite | None) -> None:
-        """Release the lease that a failed read has taken or is about to take. Does not wait for the release."""
+        """Release the lease of a read that failed. If the lease is not taken yet, it is released once it is taken.
+
+        Does not wait for the release.
+        """
         if call_site is not None:
             self._note_failed_read(call_site)
             self._start()
@@ -185,7 +188,7 @@ class LeaseManager(LeaseTaker):
             try:
                 await asyncio.to_thread(self._end, held)
             finally:
-                # The caller may have been cancelled before a thread was started.
+                # If the caller was cancelled before `to_thread` began, the renewing thread releases the lease.
                 self._wake.put(True)
         raise_lost(check, error)
 
@@ -230,7 +233,8 @@ class AsyncLeaseManager(LeaseTaker):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        # Tasks that continue after their caller is cancelled. The event loop keeps only weak references.
+        # Tasks that continue after their caller is cancelled. They are kept here, because the event loop has only weak
+        # references to its tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def begin(self, thread_id: str, config: Mapping[str, Any], call_site: CallSite | None = None) -> None:
@@ -366,7 +370,7 @@ class AsyncLeaseManager(LeaseTaker):
 
     def _end_from_thread(self, held: HeldLease, loop: asyncio.AbstractEventLoop) -> None:
         held.end()
-        # The caller is a blocking run on another thread, whose reads and writes also wait for the loop.
+        # The caller is a blocking run on another thread. It waits for the loop here, as its reads and writes do.
         if loop.is_running() and not self._database.is_forked:
             asyncio.run_coroutine_threadsafe(self._end(held), loop).result()
 

@@ -229,7 +229,7 @@ class Run:
 
 
 def _is_entered(loop: Any) -> bool:
-    # The status is "input" until the loop has stored its input, which ends its entry.
+    # The last step of entering a loop stores the loop's input. Until then, the loop's status is "input".
     return getattr(loop, "status", "input") != "input"
 
 
@@ -251,7 +251,8 @@ class LeaseRegistry:
         self._settings = settings
         self._runs: dict[int, Run] = {}
         self._held: set[HeldLease] = set()
-        # Leases that may have been taken although no response arrived: holder, with thread and latest end of the lease.
+        # Leases that may have been taken although no response arrived: by holder, the thread and the latest time at
+        # which the lease ends.
         self._unconfirmed: dict[str, tuple[str, float]] = {}
         self._book = threading.RLock()
 

@@ -1,4 +1,4 @@
-"""The starts of tools within an attempt at an action, which the checks of leases allow or refuse."""
+"""A record of which tools the checks of leases allowed to start, and which not, during an attempt at an action."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ToolStarts:
 
     def __init__(self) -> None:
         self._refusal: LeaseLostError | None = None
-        # One entry for each lease, because several leases may be checked at one start.
+        # Whether each start is allowed. If several leases are checked at one start, all checks must allow it.
         self._is_allowed: dict[UUID, bool] = {}
 
     def allow(self, run_id: UUID) -> None:

@@ -31,7 +31,9 @@ _log = logging.getLogger("langgraph_pgstate.leases")
 
 
 class LeaseTaker(LeaseRegistry):
-    """A registry that also takes, renews and releases leases: the base of both managers. It awaits only the runner.
+    """A registry that also takes, renews and releases leases: the base of both managers.
+
+    Its methods await only the runner, so with a blocking runner they need no event loop.
 
     Args:
         runner: The database.
@@ -104,7 +106,7 @@ class LeaseTaker(LeaseRegistry):
         except BaseException:
             held.is_returned = False
             raise
-        # Called only after the release, so that until then other threads can see that the run has ended.
+        # Until the lease is released, it stays listed, so that other threads can see that its run has ended.
         self._note_gone(held)
         return is_mine
 

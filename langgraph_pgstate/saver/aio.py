@@ -128,8 +128,8 @@ class AsyncPGStateSaver(CommonSaver):
     """Takes and renews the leases of this saver's runs."""
 
     _database: AsyncDatabase
-    # Whether the checkpoint of a graph's input is sent when the first node has begun. For a worker, the queue also has
-    # the input.
+    # Whether the checkpoint of a graph's input is sent only when the first node has begun. A worker may do so, because
+    # the input is also stored in the queue.
     _sends_input_late: bool = False
 
     def __init__(
@@ -223,7 +223,8 @@ class AsyncPGStateSaver(CommonSaver):
         guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
         clone = self._guarded(guards, hook)
         clone.lease_manager = AsyncLeaseManager(self._database, self._queries, guards)
-        # A put on a connection that the caller also uses must not let other code run between two of its steps.
+        # Sending late lets other code run in the middle of a put. This code could use the put's connection meanwhile if
+        # the connection belongs to the caller.
         clone._sends_input_late = not self._database.is_borrowed
         return clone
 

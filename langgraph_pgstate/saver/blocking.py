@@ -325,9 +325,9 @@ class PGStateSaver(CommonSaver):
         Raises:
             ConfigurationError: If an id is missing or too long. Nothing was written.
             SerializationError: If a value cannot be stored. Nothing was written.
-            StaleHeadError: If `guard="head"` refuses the checkpoint, because its parent is no longer the head. With or
-                without a guard, if the checkpoint has DeltaChannels and its parent was pruned or deleted. Nothing was
-                written.
+            StaleHeadError: If `guard="head"` refuses the checkpoint, because its parent is no longer the head. Also,
+                even without a guard, if the checkpoint has DeltaChannels and its parent was pruned or deleted. Nothing
+                was written.
             CheckpointOrderError: If, under a guard, the checkpoint's id does not sort after its parent's id. Nothing
                 was written.
             LeaseLostError: If `guard="lease"` refuses the checkpoint, because the lease was taken over. Nothing was
@@ -458,9 +458,9 @@ class PGStateSaver(CommonSaver):
         """Remove old checkpoints. Atomic for each thread; safe to repeat, and while runs append.
 
         `"keep_latest"` keeps in each namespace the newest checkpoints, every leaf with pending writes (a half-answered
-        interrupt), and the ancestors from which DeltaChannels are rebuilt. If a damaged checkpoint decides what is
-        kept, its thread is not pruned, and the result and the log name the thread. A kept checkpoint whose parent is
-        removed has no `parent_config` afterwards. `threads.lineage` still names the parent.
+        interrupt), and the ancestors from which DeltaChannels are rebuilt. If what is kept depends on a damaged
+        checkpoint, its thread is not pruned, and the result and the log name the thread. A kept checkpoint whose parent
+        is removed has no `parent_config` afterwards. `threads.lineage` still names the parent.
 
         Args:
             thread_ids: Ids of the threads; `None` for all.

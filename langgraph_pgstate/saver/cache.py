@@ -107,7 +107,7 @@ class Cache:
                         # The base counts as recently used, because other checkpoints may fork from it soon.
                         namespace.manifests[base] = namespace.manifests.pop(base)
             if len(contents) + len(missing) != len(ids):
-                # The checkpoint does not inherit exactly the segments of the head.
+                # The checkpoint does not inherit exactly the head's segments. Keep only contents of its own segments.
                 contents = {id: contents[id] for id in ids if id in contents}
                 missing = [id for id in ids if id not in contents]
                 contents_bytes = _size_of_all(contents)

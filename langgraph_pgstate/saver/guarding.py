@@ -31,8 +31,8 @@ class GuardPolicy:
 
     def __init__(self, settings: GuardSettings) -> None:
         self.settings = settings
-        # By checkpoint and `id()` of a run: the checkpoint that the run stores after it, and the run. The reference to
-        # the run is kept, so that no other object gets its `id()`.
+        # The key is a checkpoint and the `id()` of a run. The value is the checkpoint that the run stores after that
+        # checkpoint, and the run itself, which is kept so that no other object gets its `id()`.
         self._advances: OrderedDict[tuple[Address, int], tuple[str, Any]] = OrderedDict()
         self._refused: OrderedDict[Address, StaleHeadError | CheckpointOrderError] = OrderedDict()
         self._lock = threading.Lock()
@@ -96,7 +96,8 @@ class GuardPolicy:
         self._remember(self._refused, address, error)
 
     def _guards_head(self, held: HeldLease | None) -> bool:
-        # A lease taken after the read does not exclude changes between the read and the lease.
+        # If the lease was taken after the state was read, another run may have advanced the thread in between. Then the
+        # head is checked in addition to the lease.
         return self.settings.head or (held is not None and not held.is_read_first)
 
     def _guard(self, head: bool, held: HeldLease | None, own_child: str | None = None) -> Guard:
