@@ -91,7 +91,7 @@ class AsyncArchive:
         selection: Any = {**filters}
         limit: int | None = selection.pop("limit", None)
         if (thread_ids is None) == (not selection) or "cursor" in selection:
-            raise ConfigurationError("either thread_ids or filters must be given, and no cursor")
+            raise ConfigurationError("either thread_ids or filters must be given, and cursor must not be given")
         if not isinstance(idle_for, timedelta) or idle_for < timedelta(0):
             raise ConfigurationError(f"idle_for must be a timedelta that is not negative, got {idle_for!r}")
         if limit is not None and (type(limit) is not int or limit < 1):
@@ -186,7 +186,7 @@ class AsyncArchive:
             thread_ids: Ids of the threads.
             by: Name of the person who deletes them, for an event of the kind `action`.
             missing_ok: Whether copies in an archive whose objects are missing count as deleted. Set it only if the
-                objects are gone for good. A folder that is not mounted is empty, too.
+                objects are gone for good: the objects in a folder that is not mounted are missing, too.
 
         Raises:
             ThreadHeldError: If a hold protects a thread. Nothing was deleted.
@@ -320,14 +320,14 @@ class AsyncRetention:
 
         Raises:
             NotFoundError: If there is no such policy.
-            TenantError: If the tables keep tenants apart, and the state names no tenant. The policies would be applied
-                to the threads of all tenants.
+            TenantError: If the tables keep tenants apart, and the state names no tenant. Without this error, the
+                policies would be applied to the threads of all tenants.
         """
         await self._runner.run(refuse_without_tenant, self._queries, "a policy of retention")
         ends_at = None if within is None else monotonic() + check_ttl("within", within).total_seconds()
         known = [one.name for one in await self._runner.run(retention.list_policies, self._queries)]
         if name is not None and name not in known:
-            raise NotFoundError(f"name must be that of a policy ({', '.join(known) or 'there is none'}), got {name!r}")
+            raise NotFoundError(f"name must name a policy ({', '.join(known) or 'there is none'}), got {name!r}")
         return tuple(
             await retention.apply_policies(
                 self._runner,

@@ -78,8 +78,8 @@ FROM tables t JOIN described d ON d.oid = t.oid
 ORDER BY t.is_referring, t.name;
 
 -- name: explain_archivable
--- Return, for each given thread that exists: the reason not to archive it now or null, its archive or null, and its
--- owner.
+-- Return, for each given thread that exists: why it cannot be archived now (null if it can), its archive (null if it is
+-- not archived), and its owner.
 SELECT t.thread_id, CASE
         WHEN t.archived_at IS NOT NULL THEN 'archived'
         WHEN EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id) THEN 'held'

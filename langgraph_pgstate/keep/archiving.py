@@ -1,8 +1,9 @@
 """Archiving of threads: copying, verifying, and only then deleting.
 
 The rows of a thread are read, stored outside of the database, read back and verified. Then one transaction locks the
-thread's row, as do holding, forking, enqueueing and deleting. It deletes the thread's rows, and compares their digest
-with that of the rows that were read back. If they differ, or rows remain, it is rolled back, and the thread is kept.
+thread's row. Holding, forking, enqueueing and deleting lock this row, too, so none of them happens meanwhile. The
+transaction deletes the thread's rows, and compares their digest with the digest of the rows that were read back. If the
+digests differ, or rows remain, the transaction is rolled back, and the thread is kept.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ async def check_held(db: Connection, queries: Queries, thread_ids: Sequence[str]
 async def explain(
     db: Connection, queries: Queries, thread_ids: Sequence[str], idle_for: timedelta
 ) -> dict[str, tuple[str | None, str | None, str | None]]:
-    """Return by thread: the reason not to archive it now or `None`, its archive, and its owner. One round trip."""
+    """Return by thread: why it cannot be archived now (`None` if it can), its archive and its owner. One round trip."""
     rows = await db.fetch(queries.explain_archivable, {"thread_ids": [*thread_ids], "idle_for": idle_for})
     found: dict[str, tuple[str | None, str | None, str | None]] = dict.fromkeys(thread_ids, ("missing", None, None))
     return found | {thread_id: (reason, archive_id, user_id) for thread_id, reason, archive_id, user_id in rows}
@@ -81,9 +82,10 @@ async def explain(
 async def inspect(
     db: Connection, queries: Queries, tables: Tables, thread_ids: Sequence[str], idle_for: timedelta
 ) -> tuple[dict[str, str], dict[str, tuple[int, int]], dict[str, str | None]]:
-    """Return, each by thread: reasons not to archive; number and bytes of rows of the other threads; and owners.
+    """Return three mappings by thread. Two round trips.
 
-    Two round trips.
+    The first tells why a thread cannot be archived. The second has the number and bytes of the rows of each thread that
+    can be archived. The third has the owner of each thread.
     """
     explained = await explain(db, queries, thread_ids, idle_for)
     left = {thread_id: _REASONS[reason] for thread_id, (reason, _, _) in explained.items() if reason is not None}
@@ -191,7 +193,8 @@ async def _delete(
     key = {"thread_ids": [*ids]}
     query, parameters = bounded_waits(queries)
     await db.fetch(query, parameters)
-    # A call that deletes the archive waits for this transaction, or has claimed the archive earlier.
+    # A call that deletes the archive waits for this lock. If such a call has claimed the archive earlier, the lock is
+    # not taken, and the threads stay.
     if not await db.fetch(queries.lock_archive, {"archive_id": manifest.archive_id, "deletion_id": None}):
         raise _ChangedError(dict.fromkeys(ids, _DELETED))
     locked = {row[0] for row in await db.fetch(queries.lock_threads_for_update, key)}
@@ -229,7 +232,7 @@ async def _delete(
             one = (thread_id, table.name)
             if told.get(one) != expected.get(one):
                 changed[thread_id] = _CHANGED
-    # Find rows that were inserted while a deletion waited.
+    # Find rows that another transaction inserted while a deletion above waited for a lock.
     changed |= {row[0]: _CHANGED for row in await db.fetch(tables.find, key)}
     if changed:
         raise _ChangedError(changed)

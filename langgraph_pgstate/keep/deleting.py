@@ -115,7 +115,7 @@ async def delete_copies(
                 where, "or its manifest is missing: pass missing_ok=True (--missing-ok) if it is gone for good"
             )
         if copies.others:
-            # Stubs of the others name this archive, which may be found again.
+            # Keep the archive's row. Stubs of the other threads name the archive, and its objects may be found again.
             threads = await runner.run(end_archive, queries, copies, deletion_id, by)
             return DeletionReport(threads, len(copies.thread_ids), 1, 0)
     rewritten = 0

@@ -278,7 +278,10 @@ class _Work:
             self._counts.update(counts)
 
     async def user(self) -> None:
-        """Erase the user's threads with forks and copies, the user's content in other threads, and the other rows."""
+        """Erase the user's threads with forks and copies.
+
+        Also erase the user's content in other threads, and the user's rows outside of threads.
+        """
         user_id = self._request.id
         for _ in range(_ROUNDS):
             found = await self._threads("list_threads_of_user", user_id)
@@ -327,9 +330,9 @@ class _Work:
         self.report.counts = dict(self._counts)
 
     async def tree(self, thread_id: str) -> None:
-        """Erase a thread with its forks and copies of the same user or of none. Redact other users' forks and copies.
+        """Erase a thread, and its forks and copies that have the same user or no user. Redact those of other users.
 
-        Archived threads are restored first, because a redaction compares the inherited content of both threads.
+        Archived threads are restored first, because a redaction compares the content of a fork or copy with its source.
         """
         members, others = await self._runner.run(_find_tree, self._queries, thread_id)
         for heir, source in others:
@@ -349,9 +352,10 @@ class _Work:
                 await self._part(id, _erase_thread, id)
 
     async def _relatives(self, thread_id: str, members: Sequence[str]) -> None:
-        """Remove a thread's id from the events of threads from which or to which it was forked, except of `members`.
+        """Remove a thread's id from the events of its relatives: its sources, its forks and its copies.
 
-        The thread itself is erased afterwards, because a repeated call finds these threads by it.
+        The threads in `members` keep their events, because they are erased completely. The thread itself is erased
+        afterwards, because a repeated call finds its relatives by its row.
         """
         for (other,) in await self._runner.run(_fetch, self._queries, "list_relatives", {"thread_id": thread_id}):
             if other not in members:
@@ -381,7 +385,7 @@ class _Work:
                 await self._other(id, _redact, id, what, message_id)
 
     async def _other(self, thread_id: str, work: Callable[..., Awaitable[Counts]], *given: Any) -> None:
-        """Redact another thread. If it is archived, restore it first; delete its copies in archives."""
+        """Redact a thread with `work`, and delete its copies in archives. An archived thread is restored first."""
         if not await self._is_away(thread_id):
             await self._part(thread_id, work, *given)
         await self._archives([thread_id], None)
@@ -516,7 +520,7 @@ async def find_open(db: Connection, queries: Queries, request: EraseRequest) -> 
 
 
 async def _find_tree(db: Connection, queries: Queries, thread_id: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return two lists: the forks and copies to erase, then the thread; and other users' heirs with their sources.
+    """Return two lists: the threads to erase, with the given thread last; and other users' heirs with their sources.
 
     An heir is a fork or a copy. Its source is the thread from which it has inherited content.
     """

@@ -55,8 +55,8 @@ WHERE t.user_id = :user_id::text AND t.thread_id > :cursor_id::text
 ORDER BY t.thread_id LIMIT :page_size;
 
 -- name: list_threads_with_runs_of_user
--- Return a page of threads that are not a user's but have runs of the user, in order. Threads without a row have no
--- user.
+-- Return a page of threads that are not a user's but have runs of the user, in order. A thread without a row in
+-- `threads` has no user, so it is returned, too.
 SELECT DISTINCT r.thread_id FROM /*schema*/runs r LEFT JOIN /*schema*/threads t ON t.thread_id = r.thread_id
 WHERE r.user_id = :user_id::text AND t.user_id IS DISTINCT FROM :user_id AND r.thread_id > :cursor_id::text
 ORDER BY r.thread_id LIMIT :page_size;
@@ -286,7 +286,7 @@ WHERE t.origin_thread_ids @> ARRAY[:thread_id] AND t.thread_id <> :thread_id
 ORDER BY 1;
 
 -- name: list_fork_events
--- Return the events of a thread that name another thread from which or to which it was forked.
+-- Return the events of a thread that name a given other thread as the source or the target of a fork or copy.
 -- leaves: events.payload
 SELECT v.event_id FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text AND v.kind IN ('fork', 'action') AND :other_id::text IN (

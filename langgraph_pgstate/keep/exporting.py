@@ -34,7 +34,8 @@ _WORDS: Final = frozenset({
 def label_of(user_id: str) -> dict[str, str | None]:
     """Return the parameters of statements that find a user's namespaces.
 
-    An id that is also a fixed label, such as `memories`, finds no namespaces by their labels.
+    The parameter `label` finds namespaces in which any label is the id. It is `None` if the id is also a fixed label,
+    such as `memories`, because namespaces of all users may have that label.
     """
     return {"user_id": user_id, "label": None if user_id in _WORDS else user_id}
 

@@ -83,9 +83,9 @@ def check_url(url: str) -> str:
 
 
 def open_objects(url: str) -> Objects:
-    """Return the place for objects at a URL. It connects to nothing, and makes nothing, before its first call.
+    """Return the place for objects at a URL. Nothing is connected or made before one of its methods is called.
 
-    The credentials of buckets come from the environment variables of the buckets' own programs: AWS_ACCESS_KEY_ID,
+    The credentials of buckets come from the environment variables that the providers' own tools use: AWS_ACCESS_KEY_ID,
     AWS_REGION, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and so on.
 
     Raises:

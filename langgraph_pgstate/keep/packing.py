@@ -295,11 +295,11 @@ def unpack(frame: Frame, data: bytes, where: str) -> dict[str, list[bytes]]:
     """
     where = f"{where}: thread {frame.thread_id!r}"
     if len(data) != frame.bytes or hashlib.sha256(data).hexdigest() != frame.sha256:
-        raise ArchiveError(where, "is damaged: its SHA-256 is not that of the manifest")
+        raise ArchiveError(where, "is damaged: its SHA-256 is not the one in the manifest")
     size = sum(part.bytes + part.rows * _LENGTH.size for part in frame.parts)
     try:
         if zstandard.frame_content_size(data) != size or size > _MOST_BYTES:
-            raise ArchiveError(where, "is damaged: its size is not that of the manifest")
+            raise ArchiveError(where, "is damaged: its size is not the one in the manifest")
         content = zstandard.ZstdDecompressor().decompress(data) if size else b""
     except zstandard.ZstdError as error:
         raise ArchiveError(where, f"is damaged: {error}") from error
@@ -315,7 +315,7 @@ def unpack(frame: Frame, data: bytes, where: str) -> dict[str, list[bytes]]:
             found.append(content[position : position + length])
             position += length
         if digest(found) != part.sha256:
-            raise ArchiveError(where, f"is damaged: the SHA-256 of its {part.table} is not that of the manifest")
+            raise ArchiveError(where, f"is damaged: the SHA-256 of its {part.table} is not the one in the manifest")
     return rows
 
 
@@ -326,7 +326,7 @@ def check_pack(manifest: Manifest, data: bytes, where: str) -> None:
         ArchiveError: If it is damaged.
     """
     if len(data) != manifest.pack_bytes or hashlib.sha256(data).hexdigest() != manifest.pack_sha256:
-        raise ArchiveError(where, "is damaged: its SHA-256 is not that of the manifest")
+        raise ArchiveError(where, "is damaged: its SHA-256 is not the one in the manifest")
     for frame in manifest.frames.values():
         unpack(frame, data[frame.offset : frame.offset + frame.bytes], where)
 
@@ -355,7 +355,7 @@ def _key_ids(table: str, columns: Sequence[tuple[str, str]], rows: Iterable[byte
 
 
 def _fields(row: bytes) -> Iterator[tuple[int, bytes]]:
-    """Return the columns of a row, each as the number of its type, and its length and value as in a binary array."""
+    """Yield, for each column of a row, the number of its type, and the bytes of its length and value."""
     position = _COLUMNS.size
     while position < len(row):
         type_number, length = _FIELD.unpack_from(row, position)
@@ -367,7 +367,7 @@ def _fields(row: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def is_of_thread(row: bytes, place: int, thread_id: str) -> bool:
-    """Return whether the column number `place` of a row, from 0, has a thread's id as its value."""
+    """Return whether a column of a row has a thread's id as its value. `place` is the column's number, from 0."""
     id = thread_id.encode()
     value = _LENGTH.pack(len(id)) + id
     if place == 0:

@@ -1,9 +1,9 @@
 """Parquet files of runs, spans, messages, tool executions and usage, a file for each month, for analysts.
 
 A file is written, read back and compared. Then the spans of an old month can be dropped, if they have not changed since
-the export. The drop takes a lock that blocks storing spans. The month's partition is not detached before the export,
-because erasures, holds and archives would miss its spans. Metadata of the month's file then say that spans were
-dropped. Because of this, a later export of the month keeps these spans in the file.
+the export. A lock blocks the storing of spans while they are compared and dropped. Until then, the month's partition
+stays attached to the table, so that erasures, holds and archives find its spans. The metadata of the month's file tell
+that its spans were dropped. Because of this mark, a later export of the month keeps these spans in the file.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class AsyncParquet:
 
         Args:
             to: URL below which to store the files, as for `archive.put`.
-            older_than: Number of months before this month whose spans are kept, at least 1.
+            older_than: Number of months before the current month whose spans are kept, at least 1.
 
         Returns:
             The files of the months that were dropped.
@@ -188,7 +188,7 @@ class AsyncParquet:
         owners = await _owners(self._runner, self._queries, check_url(to))
         months_of = [{*await one.run(partitions.list_old_months, self._queries, older_than)} for one, _ in owners]
         dropped: list[ExportedFile] = []
-        # A month's partition has the spans of all tenants.
+        # A month's partition has the spans of all tenants, so it is dropped after the export of all of them.
         for month in sorted(set.intersection(*months_of)) if months_of else ():
             digests, files = [], []
             for one, place in owners:

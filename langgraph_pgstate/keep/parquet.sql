@@ -1,5 +1,6 @@
 -- name: list_months
--- Return the months, like `2026_01`, from the first run, message, span or tool execution to this one, in UTC.
+-- Return the months in UTC, like `2026_01`, from the month of the first run, message, span or tool execution to the
+-- current month.
 SELECT to_char(m.month, 'YYYY_MM')
 FROM (
     SELECT least(

@@ -32,7 +32,7 @@ _FIELDS: Final[Mapping[str, bool]] = {
     "artifact": False,
 }
 _STRUCTURE: Final = frozenset({"type", "id", "name", "index", "tool_call_id"})
-# Keys whose values are redacted completely, with the keys within the values.
+# Keys whose values are redacted completely, including the keys within these values.
 _LOOSE: Final = frozenset({"args", "arguments", "input"})
 _PERSONS: Final = frozenset({"human", "user"})
 

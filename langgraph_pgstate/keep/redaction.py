@@ -96,7 +96,7 @@ async def lock_unused(db: Connection, queries: Queries, thread_id: str) -> None:
 
 
 async def find_message_ids(db: Connection, queries: Queries, thread_id: str) -> set[str]:
-    """Return the ids of all messages in a thread's states and pending writes. Memory holds one page of values."""
+    """Return the ids of all messages in a thread's states and pending writes, which are read page by page."""
     reading = _Reading(db, queries, thread_id)
     await reading.read()
     return reading.ids
@@ -197,7 +197,7 @@ class _Reading:
                 "state": frames.pack(after),
                 "metadata": json.dumps(said_after),
                 "revision": new_revision(),
-                # The encrypted state is bound to the segment ids.
+                # The encryption of the state needs the segment ids, to which the encrypted state is bound.
                 "segment_ids": segment_ids,
             },
         )
@@ -262,7 +262,11 @@ async def has_message(db: Connection, queries: Queries, thread_id: str, message_
 async def _redact_messages(
     db: Connection, queries: Queries, thread_id: str, what: Redaction, versions: Versions
 ) -> int:
-    """Redact the recorded messages as in the states, and the redacted texts in other recorded messages."""
+    """Redact recorded messages, and return the number of changed rows.
+
+    The messages of `what` get the content that they have in the redacted states. In the other messages, only the texts
+    of `what` are replaced by blanks.
+    """
     count = 0
     cursor = ("", "", "")
     key = {"thread_id": thread_id, "message_ids": sorted(what.message_ids), "all": bool(what.texts)}

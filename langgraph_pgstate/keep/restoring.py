@@ -328,7 +328,7 @@ async def _insert(
     stubs: Collection[str],
     rows: Mapping[str, Mapping[str, Sequence[bytes]]],
 ) -> int:
-    """Insert rows, and return their number without rows of `threads`. A thread with a stub keeps it as its row there.
+    """Insert rows, and return their number without rows of `threads`. There, a stub stays as the row of its thread.
 
     Raises:
         ArchiveError: If a row belongs to another thread.
@@ -348,7 +348,7 @@ async def _insert(
 
 
 def _check_thread(table: Table, rows: Sequence[bytes], thread_id: str) -> None:
-    """Check that rows belong to a thread. For a thread that already has rows, no later check of digests shows this.
+    """Check that rows belong to a thread. The later comparison of digests leaves out threads that already had rows.
 
     Raises:
         ArchiveError: If a row belongs to another thread.

@@ -1,11 +1,11 @@
 """Policies of how long threads are kept, as rows, and their application in small batches.
 
 A policy selects threads by agent, tenant, user, status and metadata, and has ages at which contents of spans, messages
-and runs are removed, checkpoints are pruned, and threads are archived or deleted. Each thread is changed in its own
-transaction, or in that of one small archive, so that no put waits. Only idle threads are archived or deleted. Contents
-and checkpoints are removed from active threads, too. For this, a policy visits all threads once, and later only threads
-in which a content or checkpoint may have reached its age since. The row of the policy has the position of the visits,
-so that another process can continue them.
+and runs are removed, checkpoints are pruned, and threads are archived or deleted. A transaction changes one
+thread, or archives a few threads together, so that no put waits long. Only idle threads are archived or deleted.
+Contents and checkpoints are removed from active threads, too. To find them, a policy visits all threads once. Later, it
+visits only threads in which a content or checkpoint may have reached its age since. The row of the policy has the last
+thread that was visited, so that another process can continue.
 
 The policy `ttl` stands for threads with a time to live (`threads.set_ttl`, `thread_ttl=`, `checkpointer.ttl` of a
 `langgraph.json`). It has no row: the row of each thread has the time, and whether to delete or prune the thread then.
@@ -39,7 +39,7 @@ from langgraph_pgstate.threads.prune import prune_thread, request_prune
 from langgraph_pgstate.threads.search import STATUSES
 
 _PAGE: Final = 50
-# Threads that are deleted in a batch, each in a transaction.
+# Number of threads that are deleted in a batch. Each is deleted in its own transaction.
 _EXPIRED: Final = 10
 # Maximum number of problems that a policy's row names.
 _PROBLEMS: Final = 3
@@ -111,7 +111,7 @@ def place_of(name: str) -> str:
 
 
 async def _with_stored(db: Connection, queries: Queries, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row in which `stored` has the metadata that a stored policy has, too, and `metadata` has the rest.
+    """Return a row with its metadata split: what a stored policy has, too, is in `stored`, and the rest in `metadata`.
 
     With encryption, stored metadata are digests. A caller that reads a policy and puts it back gives these digests,
     which must not be digested again.

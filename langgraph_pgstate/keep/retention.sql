@@ -1,6 +1,7 @@
 -- name: put_policy
 -- Store a policy, or replace the policy of this name. Afterwards, it visits all threads again. If a version is
--- expected, replace only that version. `stored` is metadata in its stored form: with encryption, digests.
+-- expected, replace only that version. `stored` has metadata that are already in their stored form: with encryption, as
+-- digests.
 -- matches: threads.metadata from metadata
 INSERT INTO /*schema*/retention_policies (
     name, agent, tenant_id, user_id, status, metadata, content_after, prune_after, keep_last, archive_after, archive_to,
@@ -115,8 +116,8 @@ UPDATE /*schema*/retention_policies SET began_at = now()
 WHERE name = :name::text AND began_at IS NULL AND (last_began_at IS NULL OR last_began_at <= now() - :pause::interval);
 
 -- name: forget_content
--- Remove content before a time from spans, messages and runs of a thread, and return the number of rows and bytes. If
--- `dry_run`, only count.
+-- Remove content from spans, messages and runs of a thread that are older than a time, and return the number of rows
+-- and bytes. If `dry_run`, only count.
 -- leaves: messages.content
 -- leaves: messages.tool_calls
 -- leaves: runs.input

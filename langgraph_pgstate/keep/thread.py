@@ -23,14 +23,15 @@ PERIOD_SECONDS: float = 300.0
 # Time after which a policy visits threads again that were active meanwhile.
 _PAUSE: Final = timedelta(hours=1)
 _STOP_SECONDS: Final = 5.0
-# Batches take at most a fortieth of the time, so they hardly raise the 95th percentile of puts.
+# A pause is this many times as long as the batch before it. So batches take about a fortieth of the time, and hardly
+# raise the 95th percentile of the duration of puts.
 _PAUSES: Final = 39
 _MOST_PAUSE_SECONDS: Final = 30.0
 _log = logging.getLogger("langgraph_pgstate.keep")
 
 
 class Pace:
-    """Pauses between batches, each 39 times as long as the batch before took.
+    """Pauses between batches. A pause is 39 times as long as the batch before it, but at most half a minute.
 
     Args:
         stopped: Event that ends the pauses.

@@ -176,7 +176,8 @@ class Policy:
         created_at: Time at which it was first stored.
         updated_at: Time at which it was last changed.
         version: Number of times that it was stored.
-        applied_at: Time at which it was last applied to all threads; `None` if it was not since it was last stored.
+        applied_at: Time at which it was last applied to all threads; `None` if it was not applied since it was last
+            stored.
         last_error: Why threads that are due were left when it was last applied, such as an archive that cannot be
             reached; `None` if none was left.
     """
@@ -210,7 +211,8 @@ class PolicyReport:
         checkpoints: Number of pruned checkpoints.
         archived: Number of archived threads.
         deleted: Number of deleted threads.
-        bytes: Bytes of the removed data. For archived threads these are the archives' bytes, in a dry run the rows'.
+        bytes: Bytes of the removed data. Archived threads count with the size of their archives, and in a dry run
+            with the size of their rows.
         held: Threads that were not changed because a hold protects them.
         dry_run: Whether nothing was changed.
         is_whole: Whether the policy visited all threads; false if its time ended before, or threads cannot be archived.
