@@ -100,7 +100,7 @@ class AsyncFiles:
         expected_version: int | None = None,
         by: str | None = None,
     ) -> FileVersion:
-        """Store a copy of a version as the newest version, and return it. The file may be deleted. Safe to repeat.
+        """Store a copy of a version as the newest version, also of a deleted file, and return it. Safe to repeat.
 
         Args:
             namespace: Namespace of the file.
@@ -206,7 +206,7 @@ class AsyncFiles:
     async def history(
         self, namespace: Sequence[str], path: str, *, limit: int = 20, cursor: str | None = None
     ) -> Page[FileVersion]:
-        """Return versions of a file, newest first. The file may be deleted. One round trip.
+        """Return versions of a file, also of a deleted file, newest first. One round trip.
 
         Args:
             namespace: Namespace of the file.

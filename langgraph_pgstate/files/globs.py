@@ -28,7 +28,7 @@ class Glob(NamedTuple):
     Attributes:
         expression: Regular expression that the whole path of a file must match.
         prefix: Beginning of each such path.
-        suffix: Pattern of LIKE that each such path matches, by its end.
+        suffix: Pattern of LIKE for the end of each such path, such as `%.py`.
     """
 
     expression: str

@@ -29,7 +29,8 @@ class Pattern(NamedTuple):
 
     Attributes:
         text: The pattern.
-        matches: Used if `text` has parts that SQL cannot match; by default such a pattern is refused.
+        matches: Function that matches paths if `text` has parts that SQL cannot match. Without it, such a pattern is
+            refused.
     """
 
     text: str

@@ -103,8 +103,8 @@ class AsyncThreads:
         """Return threads in the order of a column, from an offset. One round trip.
 
         Indexes serve the default order, most recently updated first, and the filters by ids and metadata; other orders
-        sort all threads that pass the filters. Threads before the offset are read, too; `list` and `search` have
-        cursors.
+        sort all threads that pass the filters. Threads before the offset are read, too. To avoid this, use
+        `list` or `search`, which continue from a cursor.
 
         Args:
             **filters: See `SortedThreads`.
@@ -130,7 +130,7 @@ class AsyncThreads:
     async def create(self, thread_id: str | int | UUID | None = None, **options: Unpack[ThreadOptions]) -> Thread:
         """Create a thread without checkpoints, to give it metadata or a time to live before its first checkpoint.
 
-        Atomic; safe to repeat without a `thread_id`, or if `if_exists` is `do_nothing`.
+        Atomic; safe to repeat if `if_exists` is `do_nothing`. Without a `thread_id`, every call creates a new thread.
 
         Args:
             thread_id: The thread's id; a new one by default.
@@ -183,8 +183,8 @@ class AsyncThreads:
     async def set_status(self, thread_id: str, status: str) -> bool:
         """Set the status of a thread whose state was changed by `graph.update_state`. One statement; safe to repeat.
 
-        The status normally follows from the runs of a thread. A state that was changed without a run may no longer have
-        interrupts.
+        The status normally follows from the runs of a thread. A change of the state without a run may remove its
+        interrupts, but does not change the status.
 
         Args:
             thread_id: The thread.
@@ -524,8 +524,8 @@ class AsyncThreads:
         """Delete expired threads from all tables, or prune threads with `keep_latest`, the earliest expired first.
 
         Each thread is one transaction; several processes may sweep at once. A thread in use stays until a later sweep.
-        It is in use if it was accessed in the last half minute, is run by a live process, or is leased. A thread with a
-        pending interrupt alone is not in use. No tombstone is left, so the id can be used again at once.
+        It is in use if it was accessed in the last half minute, is run by a live process, or is leased. A thread that
+        only waits for the answer to an interrupt is not in use. No tombstone is left, so the id can be used again.
 
         Args:
             limit: Maximum number of threads to delete or prune; by default all.

@@ -280,7 +280,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
             heads = await db.fetch(queries.find_head, {"thread_id": source_id})
             if not heads:
                 raise NotFoundError(_nothing(source_id))
-            # A retry must make the same fork although the source has advanced.
+            # If the source advances before a retry, the retry must still fork from the same checkpoint.
             request.checkpoint_id = heads[0][0]
         checkpoint_id = request.checkpoint_id
         forked = Address(target_id, "", checkpoint_id)

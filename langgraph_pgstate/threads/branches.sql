@@ -153,7 +153,8 @@ WITH RECURSIVE lineage AS (
         )
     )
     UNION
-    -- A subgraph with its own history may have continued from a checkpoint of another branch.
+    -- The parents of the checkpoints above. A subgraph with its own history may have continued from a checkpoint of
+    -- another branch.
     SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id
     FROM members m JOIN /*schema*/checkpoints c
         ON c.thread_id = :source_id AND c.checkpoint_ns = m.checkpoint_ns AND c.checkpoint_id = m.parent_checkpoint_id

@@ -32,7 +32,7 @@ _QUIET_SECONDS: Final = 30.0
 _PAGE: Final = 200
 _MOST_HELD: Final = 1000
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=UTC)
-# A sweep takes a lease of a thread before it deletes the thread. The lease, and so the transaction, has this time.
+# Duration of the lease that a sweep takes before it deletes a thread. The same transaction also deletes the lease.
 _LEASE_SECONDS: Final = 60.0
 
 _log = logging.getLogger("langgraph_pgstate.threads")

@@ -1,6 +1,6 @@
 -- name: set_expiry
--- Set a thread's strategy, and its time to live after its last update, or a fixed expiry time, or neither. Return the
--- expiry time.
+-- Set what happens when a thread expires, and when it expires: after a time to live, at a fixed time, or never.
+-- Return the time at which it expires.
 WITH due AS MATERIALIZED (
     SELECT coalesce(:at::timestamptz, now() + coalesce(:ttl::interval, :after::interval)) AS at
 )

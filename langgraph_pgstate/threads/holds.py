@@ -42,7 +42,7 @@ async def hold(db: Connection, queries: Queries, thread_id: str, reason: str, by
     """Hold a thread. One transaction; safe to repeat. Return the hold, or the existing hold with the same reason."""
     key = {"thread_id": thread_id, "reason": reason}
     async with db.transaction():
-        # A deletion of a whole month of spans takes this lock, because it locks no rows of threads.
+        # A deletion of a whole month of spans locks no rows of threads, but waits for a hold by this lock.
         await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
         if not await db.fetch(queries.lock_thread_for_update, {"thread_id": thread_id}):
             raise NotFoundError(f"there is no thread {thread_id!r}")

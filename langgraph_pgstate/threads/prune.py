@@ -1,7 +1,7 @@
 """Pruning of threads: the choice of checkpoints to keep, and the removal of the others and of orphaned writes.
 
-Pending writes are orphaned if their checkpoint was never stored, because the process was killed between the two. Writes
-may be stored before their checkpoint. So they are only removed when they are a day old by the database's clock, and the
+Pending writes may be stored before their checkpoint. If the process is killed in between, the checkpoint is never
+stored, and the writes are orphaned. They are removed only when they are a day old by the database's clock, and the
 thread has no live run or lease that may still store the checkpoint.
 """
 
@@ -210,9 +210,9 @@ def _listed(rows: Sequence[_Row]) -> dict[str, list[str]]:
 async def _note_next(
     db: Connection, queries: Queries, thread_id: str, outline: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> None:
-    """Store for kept checkpoints without a remaining child that the thread has advanced from them.
+    """Mark kept checkpoints whose children are all removed as checkpoints from which the thread has advanced.
 
-    Without this, the writes of their supersteps would seem to be pending again.
+    Without the mark, the writes of the supersteps that started from them would seem to be pending again.
     """
     for namespace, rows in _by_namespace(outline).items():
         following: dict[str, str] = {}
@@ -238,7 +238,7 @@ async def _prune_record(
 ) -> None:
     """Remove the messages of pruned checkpoints, and record an event of the prune.
 
-    Messages of a subgraph stay as long as a branch that went through the subgraph.
+    Messages of a subgraph stay as long as the thread has a branch that went through the subgraph.
     """
     stays = kept | {key for key in _ancestors(outline, kept) if key[0]}
     lost = [row for row in outline if (row.namespace, row.id) not in stays]
@@ -315,7 +315,7 @@ async def _kept(
     for rows in namespaces.values():
         root = _root_of(rows[-1])
         # The namespace of a subgraph call ends in a colon and its task's id. A subgraph compiled with checkpointer=True
-        # has no task id, and its state outlives the call. A call may be stored before its root checkpoint.
+        # has no task id, and its state outlives the call. A call whose root checkpoint is not stored yet is kept.
         is_call = ":" in rows[-1].namespace
         if not is_call or root not in roots or ("", root) in kept:
             kept.update(_resume_points(rows, request.keep_last))
@@ -329,8 +329,9 @@ async def _kept(
 def _labelled(outline: Sequence[_Row]) -> set[tuple[str, str]]:
     """Return labelled checkpoints, their root checkpoints, and the state of their subgraphs.
 
-    A subgraph compiled with `checkpointer=True` continues from its newest checkpoint before the replayed checkpoint; in
-    a fork, from checkpoints of the fork's ancestors.
+    If a labelled checkpoint is replayed, a subgraph compiled with `checkpointer=True` continues from its own newest
+    checkpoint before the label's. In a fork from the labelled checkpoint, it continues from its own newest checkpoint
+    that belongs to an ancestor of the labelled checkpoint.
     """
     kept = {(row.namespace, row.id) for row in outline if row.is_labelled}
     kept |= {("", root) for row in outline if row.is_labelled and row.namespace and (root := _root_of(row))}

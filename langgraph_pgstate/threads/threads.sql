@@ -89,9 +89,10 @@ WHERE t.thread_id = :target_id AND NOT EXISTS (
 LIMIT 1;
 
 -- name: copy_thread
--- Copy a thread under its ids, from one snapshot, with its messages, projection, labels and tool executions, so that
--- the copy reuses results recorded before it was made. Runs, spans and events are not copied. Metadata that names the
--- thread names the copy. An owner is an object with `metadata`, `user_id` and `tenant_id`; null is the source's owner.
+-- Copy a thread from one snapshot, with its messages, projection, labels and tool executions, so that the copy reuses
+-- results recorded before it was made. Copied checkpoints keep their ids. Runs, spans and events are not copied. If the
+-- metadata of a checkpoint has the thread's id, the copied metadata has the copy's id. An owner is an object with
+-- `metadata`, `user_id` and `tenant_id`; null is the source's owner.
 -- leaves: checkpoints.state
 -- leaves: checkpoints.metadata
 -- leaves: segments.data
@@ -109,7 +110,7 @@ LIMIT 1;
 -- leaves: tool_executions.error_message
 WITH source AS MATERIALIZED (
     SELECT agent,
-        -- The owner is set at once, because users who may see the source may not see the copy.
+        -- The owner is set at once, because some users who may see the source must not see the copy.
         CASE WHEN :owner::text::jsonb IS NULL THEN user_id ELSE :owner::text::jsonb ->> 'user_id' END,
         CASE WHEN :owner::text::jsonb IS NULL THEN tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
         now(), now(), title, coalesce(:owner::text::jsonb -> 'metadata', metadata), forked_from_thread_id,
