@@ -110,7 +110,7 @@ class KeyRing:
     Args:
         encryption: The option `encryption` of the application.
         queries: The queries of the schema.
-        tenant: The tenant. Its keys cannot be unwrapped for another one.
+        tenant: The tenant. Its keys cannot be unwrapped for another tenant.
     """
 
     def __init__(self, encryption: Encryption, queries: Any, tenant: str | None = None) -> None:
@@ -132,7 +132,7 @@ class KeyRing:
         self._tenants: OrderedDict[str, KeyRing] = OrderedDict()
 
     def of_tenant(self, tenant: str) -> KeyRing:
-        """Return the data keys of a tenant. All databases of the tenant over this one share them."""
+        """Return the data keys of a tenant. All `Database` and `AsyncDatabase` objects of this tenant share them."""
         with self._lock:
             found = self._tenants.get(tenant)
             if found is None:
@@ -227,10 +227,12 @@ class KeyRing:
         return self._current_key(self._scope_of(column, parts)).id
 
     def note_owner(self, thread_id: str, owner: Callable[[], Mapping[str, Any]]) -> None:
-        """Remember the owner that a config or a new row names for a thread. An owner that its row names has precedence.
+        """Remember the owner that a config or a new row names for a thread.
+
+        Parts of the owner that are known already, as from the thread's row, stay as they are.
 
         Raises:
-            MissingKeysError: If a part of the owner is not named, and the thread's row, which may name it, is not read.
+            MissingKeysError: If only some parts are named, and none is known. The thread's row may name the others.
         """
         asked = self.encryption.asks_owner
         if not asked:
@@ -437,7 +439,7 @@ class KeyRing:
             self._remember(made)
 
     async def _restore(self, runner: Runner, cached: _Cached) -> None:
-        """Store a data key again whose row the database has lost."""
+        """Store the row of a data key again, because the database has lost it."""
         _logger.warning("data key %s is not in the database any more: it is stored again", cached.key.id)
         await runner.run_outside(_execute, self.queries.restore_data_key, cached.row)
         self._remember(cached)

@@ -55,9 +55,9 @@ class Accesses:
         return [rows[start : start + _MAX_ROWS] for start in range(0, len(rows), _MAX_ROWS)]
 
     def give_back(self, batches: list[Reads], error: BaseException) -> None:
-        """Put back counts that could not be written, because a time to live may depend on them.
+        """Put back counts that could not be written. Otherwise the reads would not extend times to live.
 
-        On a standby server the counts are dropped, because a standby never writes.
+        If the server is a standby, the counts are dropped, because a standby never writes.
         """
         _log.debug("reads of memories were not counted: %r", error)
         if getattr(error, "sqlstate", None) != _READ_ONLY:

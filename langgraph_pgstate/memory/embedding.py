@@ -68,7 +68,7 @@ class BlockingEmbedder:
 
 
 def _check_count(found: Sequence[Vector], texts: Sequence[str]) -> None:
-    """Refuse another number of embeddings than of texts, because a text would get the embedding of another one.
+    """Check that there is one embedding for each text. Otherwise a text would get the embedding of another text.
 
     Raises:
         ValueError: If the numbers differ.

@@ -181,13 +181,13 @@ async def get_run(db: Connection, queries: Queries, thread_id: str, run_id: str)
     if not (run.user_id or run.tenant_id):
         raise ConfigurationError(
             f"run {run_id!r} of thread {thread_id!r} must have a user or a tenant as the owner of its memories: "
-            "configurable.user_id of its config"
+            "set configurable.user_id in its config"
         )
     return run
 
 
 async def list_extracted(db: Connection, queries: Queries, run: _Run) -> set[str]:
-    """Return the digests of the memories, and of their earlier versions, that were extracted from a run."""
+    """Return the digests of the memories that were extracted from a run. Memories that were replaced count, too."""
     where = literal(namespace_of(ROOT, owner_of(run.tenant_id, run.user_id, None)))
     given = {"namespace": where, "thread_id": run.thread_id, "run_id": run.run_id, "changed_by": BY}
     return {digest_of(kind, text_of(value)) for kind, value, *_ in await db.fetch(queries.list_extracted, given)}

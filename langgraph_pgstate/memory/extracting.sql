@@ -7,7 +7,8 @@ SELECT r.user_id, r.tenant_id, (
 FROM /*schema*/runs r WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 
 -- name: list_extracted
--- Return kinds, values and keys of the memories of a namespace, and of their earlier versions, that were extracted from a run.
+-- Return the kind, value and key of each memory of a namespace that was extracted from a run. Earlier versions of
+-- memories that were extracted from the run are also returned.
 -- opens: memories.value from value
 -- leaves: memory_versions.value
 SELECT m.kind, m.value, m.namespace, m.key FROM /*schema*/memories m

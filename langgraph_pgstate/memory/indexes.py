@@ -112,7 +112,9 @@ async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Inde
 
 
 async def _prepare_tenants(db: Connection, queries: Queries, indexes: Sequence[Index]) -> None:
-    """Refuse a new index if tenants are kept apart and a tenant has memories, which the index would lack.
+    """Refuse a new index if tenants are kept apart and a tenant already has memories.
+
+    The new index would have no embeddings of these memories.
 
     Raises:
         TenantError: If a tenant has memories.
@@ -125,14 +127,16 @@ async def _prepare_tenants(db: Connection, queries: Queries, indexes: Sequence[I
         db.tenant = tenant
         if await db.fetch(queries.has_memories, {}):
             raise TenantError(
-                f"index {new[0]!r} must be set up before a tenant of schema {queries.schema!r} has memories, because "
-                "tenants are kept apart"
+                f"index {new[0]!r} must be set up before a tenant of schema {queries.schema!r} has memories. "
+                "Tenants are kept apart, so the index would lack the memories that exist already"
             )
     db.tenant = NO_TENANT
 
 
 async def open_indexes(db: Connection, queries: Queries, indexes: Sequence[Index]) -> tuple[OpenIndex, ...]:
-    """Return the indexes of the options as the database has them; none without pgvector. Two round trips.
+    """Return the indexes that the options name, each with its table. Two round trips.
+
+    Without pgvector, no index is returned.
 
     Raises:
         ConfigurationError: If an index is not set up, or has other options in the database.

@@ -20,7 +20,7 @@ SELECT i.name, i.number, i.dims, i.vector_type, i.distance, i.fields, i.paramete
 FROM /*schema*/memory_indexes i ORDER BY i.number;
 
 -- name: add_memory_index
--- Register an index of embeddings, unless it is registered already. The first index of an empty store is complete.
+-- Register an index of embeddings, unless it is registered already. If there are no items yet, it is complete at once.
 WITH new AS MATERIALIZED (
     SELECT now() AS at, 1 + coalesce((SELECT max(o.number) FROM /*schema*/memory_indexes o), 0) AS number,
         NOT EXISTS (SELECT 1 FROM /*schema*/memories) AS is_complete
@@ -39,8 +39,8 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM /*schema*/memories m WHERE m.is_unindexed)
     OR EXISTS (SELECT 1 FROM /*schema*/memory_indexes i WHERE NOT i.is_complete AND i.name = ANY(:names::text[]));
 
 -- name: claim_indexing
--- Claim the embedding of missing items, or renew the claim. Only one call at a time has the claim. The claim ends two
--- minutes after the last renewal.
+-- Claim the work of embedding items that indexes lack, or renew the claim. Only one call at a time has the claim. The
+-- claim ends two minutes after the last renewal.
 UPDATE /*schema*/memory_indexes i SET indexer = :indexer::text, indexing_until = now() + interval '2 minutes'
 WHERE i.name = ANY(:names::text[]) AND (i.indexer = :indexer OR (i.indexing_until < now()) IS NOT FALSE) AND NOT EXISTS (
     SELECT 1 FROM /*schema*/memory_indexes o
@@ -48,7 +48,7 @@ WHERE i.name = ANY(:names::text[]) AND (i.indexer = :indexer OR (i.indexing_unti
 );
 
 -- name: release_indexing
--- Release the claim to embed missing items.
+-- Release the claim to embed items that indexes lack.
 UPDATE /*schema*/memory_indexes SET indexer = NULL, indexing_until = NULL WHERE indexer = :indexer::text;
 
 -- name: delete_memory_index
@@ -61,7 +61,7 @@ UPDATE /*schema*/memory_indexes SET is_complete = true WHERE name = ANY(:names::
 
 -- name: settle_unindexed
 -- Unmark items that waited for their embeddings and were stored more than a minute before `until`. Later items may have
--- been missed, because their transactions were not committed. An imported item keeps its old `updated_at`, but its
--- `valid_from` is the time of the import.
+-- been missed, because their transactions were not committed. An item was stored at the later of `updated_at` and
+-- `valid_from`: an imported item keeps its old `updated_at`, but its `valid_from` is the time of the import.
 UPDATE /*schema*/memories SET is_unindexed = false
 WHERE is_unindexed AND greatest(updated_at, valid_from) <= :until::timestamptz - interval '1 minute';

@@ -30,7 +30,7 @@ Mode = Literal["hybrid", "vector", "words"]
 _ATTEMPTS: Final = 50
 MAX_LIMIT: Final = 10_000
 _SWEPT: Final = 1000
-# Number of embeddings in a page of the search for embeddings without an item.
+# Number of embeddings in a page. `sweep_vectors` reads all embeddings, page by page.
 _PAGE: Final = 10_000
 FEW: Final = 20
 """Maximum number of items for which a put uses a generic plan, which does not depend on their number."""
@@ -162,8 +162,8 @@ async def put(
         history: Number of earlier versions kept.
         origin: The origin of all items, or of each item.
         traits: The items' properties besides their values.
-        is_unindexed: Whether embeddings are missing because a model failed. The statement itself finds that embeddings
-            are missing in an index of other processes, which is not in `embedded`.
+        is_unindexed: Whether embeddings are missing because a model failed. Other processes may have further indexes,
+            which are not in `embedded`. The statement itself marks items whose embeddings are missing there.
         expected_version: The version that the items must have; 0 if they must not exist. If one item has another
             version, nothing is stored, and the result is false.
 
@@ -357,9 +357,9 @@ def finds_words(keys: KeyRing | None) -> bool:
 
 
 async def _fetch_planned(db: Connection, queries: Queries, statement: Statement) -> Rows:
-    """Return the rows of a statement whose plan does not depend on its parameters. One round trip.
+    """Return the rows of a statement that the server plans once for all parameters. One round trip.
 
-    A caller's transaction keeps its own settings.
+    In a caller's transaction it is planned as usual, because a setting would also apply to the caller's statements.
     """
     if db.is_in_transaction:
         return await db.fetch(*statement)
@@ -459,5 +459,5 @@ async def _sweep_page(db: Connection, index: OpenIndex, after: Row) -> tuple[int
             "keys": [row[1] for row in orphaned],
             "fields": [row[2] for row in orphaned],
         }
-        # This statement also sees items that were stored while it waited for locks of embeddings.
+        # An item may have been stored since the previous statement began. This statement sees the item.
         return await db.execute(index.query("delete_orphaned_vectors"), named), rows[-1]

@@ -183,7 +183,7 @@ async def remember(
     """
     put, traits = told.put, told.traits
     if db.keys is not None and not told.is_named:
-        # A key made from the content would let others confirm a guess of the content.
+        # Contents are encrypted, keys are not. A key made from the content would confirm a guess of the content.
         put = replace(put, key=uuid4().hex)
     where = {"namespace": literal(put.namespace)}
     async with db.transaction():
@@ -206,7 +206,7 @@ async def remember(
                 if similar is not None:
                     key, traits = similar, replace(traits, duplicates=1)
                 elif found:
-                    # The key made from the content belongs to a memory whose content was edited later.
+                    # Another memory has the key made from this content, because it had the same content before an edit.
                     key = uuid4().hex
             await items.put(
                 db,
@@ -335,7 +335,10 @@ def kinds_of(kinds: Sequence[str] | None) -> tuple[str, ...]:
 async def recall_as_of(
     db: Connection, queries: Queries, recall: Recall, as_of: datetime, language: str
 ) -> list[Memory]:
-    """Return the memories that were valid at a time, sorted by their number of words of a query. One round trip."""
+    """Return the memories that were valid at a time. One round trip.
+
+    The more words of the query a memory has, the earlier it comes. Importance and age count, too.
+    """
     rows = await db.fetch(
         queries.recall_as_of,
         {
@@ -532,7 +535,10 @@ async def put_if_unchanged(
 
 
 def _stale(namespace: Namespace, key: str, expected_version: int, newest: Sequence[MemoryVersion]) -> StaleMemoryError:
-    """Return the error for a change of an item that has another newest version, or no longer exists."""
+    """Return the error for a change of an item whose version is not the expected one.
+
+    `newest` holds the newest version of the item, or nothing if the item has no versions.
+    """
     if not newest:
         return StaleMemoryError(namespace, key, expected_version, 0, None, None)
     (one,) = newest
@@ -542,7 +548,7 @@ def _stale(namespace: Namespace, key: str, expected_version: int, newest: Sequen
 
 
 async def version_to_change(db: Connection, queries: Queries, namespace: Namespace, key: str, version: int) -> Row:
-    """Return the current version of an item as `version_to_restore` does. Two round trips at most.
+    """Return the current version of an item, with its index options and its end. Two round trips at most.
 
     Raises:
         StaleMemoryError: If the item has another version.

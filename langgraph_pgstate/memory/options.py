@@ -1,4 +1,7 @@
-"""Options of a store: indexes, times to live, versions. Options that LangGraph has, too, have its names and forms."""
+"""Options of a store: indexes, times to live, versions.
+
+An option that LangGraph's `PostgresStore` has, too, has the same name and form here.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,7 @@ class Settings:
         found: tuple[Mapping[str, Any], ...] = tuple(
             given for labels, given in self.namespaces if namespace[: len(labels)] == labels
         )
-        # The longest labels are first.
+        # The options with the most labels are first, and take precedence.
         return next((given[name] for given in found if name in given), default)
 
 
@@ -215,9 +218,11 @@ def _index(options: Mapping[str, Any]) -> Index:
             )
     distance = options.get("distance_type", "cosine")
     if distance not in OPERATORS:
-        raise ConfigurationError(f"distance_type must be {', '.join(OPERATORS)}, not {distance!r}")
+        raise ConfigurationError(f"distance_type must be one of {', '.join(OPERATORS)}, not {distance!r}")
     if options.get("embed") is None:
-        raise ConfigurationError("embed must be given: Embeddings, a function of texts, or a name of LangChain's model")
+        raise ConfigurationError(
+            "index must have embed: LangChain's Embeddings, a function of texts, or a model's name, like 'openai:…'"
+        )
     fields = fields_of(options.get("fields") or (WHOLE,), name="index fields")
     return Index(name, dims, ensure_embeddings(options["embed"]), fields, distance, vector_type, kind == "hnsw", ann)
 
@@ -227,7 +232,7 @@ def _ttl(ttl: Any) -> TTLConfig | None:
         return None
     unknown = [one for one in ttl if one not in _TTL_KEYS] if isinstance(ttl, Mapping) else [ttl]
     if unknown:
-        raise ConfigurationError(f"ttl must be a mapping of {', '.join(_TTL_KEYS)}, not {unknown[0]!r}")
+        raise ConfigurationError(f"ttl must be a mapping with keys among {', '.join(_TTL_KEYS)}, not {unknown[0]!r}")
     if (default := ttl.get("default_ttl")) is not None:
         minutes_of(default)
     config: TTLConfig = {**ttl}  # type: ignore[typeddict-item]
@@ -238,8 +243,8 @@ def minutes_of(ttl: Any) -> float:
     """Return a validated time to live in minutes.
 
     Raises:
-        ConfigurationError: If the value is not a positive number of minutes in less than 1,000 years.
+        ConfigurationError: If the value is not a number of minutes, more than 0 and less than 1,000 years.
     """
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < 1000 * 366 * 24 * 60:
-        raise ConfigurationError(f"ttl must be a positive number of minutes in less than 1,000 years, not {ttl!r}")
+        raise ConfigurationError(f"ttl must be a number of minutes, more than 0 and less than 1,000 years, not {ttl!r}")
     return float(ttl)

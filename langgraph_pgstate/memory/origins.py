@@ -1,4 +1,4 @@
-"""The origin of a memory: the thread, run and checkpoint in which it is stored, and the person or service."""
+"""The origin of a memory: who stores it, and in which thread, run and checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def current_origin(run_of: RunOf | None) -> Origin:
     """Return the origin of memories that the running task stores; an empty one outside of a graph.
 
     Args:
-        run_of: Returns the recorded run of a config.
+        run_of: Returns the id of the recorded run to which a config belongs.
     """
     config = var_child_runnable_config.get()
     if not config:

@@ -22,12 +22,15 @@ async def begin(db: Connection, queries: Queries, names: Sequence[str]) -> Any |
 
 
 async def claim(db: Connection, queries: Queries, names: Sequence[str], indexer: str) -> bool:
-    """Claim the embedding of missing items for a call, or renew the claim. Return whether the call has it."""
+    """Claim, for one call, the work of embedding items that indexes lack; or renew the claim.
+
+    Return whether the call has the claim.
+    """
     return await db.execute(queries.claim_indexing, {"names": [*names], "indexer": indexer}) == len(names)
 
 
 async def release(db: Connection, queries: Queries, indexer: str) -> None:
-    """Let other calls embed missing items. One statement; safe to repeat."""
+    """Release the claim, so that another call can embed items. One statement; safe to repeat."""
     await db.execute(queries.release_indexing, {"indexer": indexer})
 
 

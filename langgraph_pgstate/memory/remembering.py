@@ -161,10 +161,10 @@ class AsyncMemories:
             tenant_id: Tenant.
             kinds: Only these kinds.
             limit: Maximum number of memories.
-            as_of: Return the versions that were valid at this time, as far as they are kept, found by words only.
-                Memories that have expired or were purged later are left out.
-            half_lives: By kind, the time after which a memory that was not repeated counts half. Other kinds do not
-                age.
+            as_of: Return the versions that were valid at this time, if they are still kept. They are found by words
+                only. Memories that have expired by now are left out.
+            half_lives: By kind, the time in which the rank score of a memory halves. It begins when the memory was last
+                remembered. Memories of a kind without a half-life keep their score.
             importance_weight: Weight of the importance, from 0, the default, to 1. With 1, a memory of importance 1
                 counts three times as much as a memory of importance 0.
             namespace: Labels with which the namespaces begin, instead of labels made from the ids.
@@ -214,8 +214,8 @@ class AsyncMemories:
             tenant_id: Tenant.
             kinds: Only these kinds.
             namespace: The namespace, instead of a namespace made from the ids.
-            purge: Whether to delete the versions, too, also of memories that were forgotten earlier. If false,
-                `restore` can store the memories again.
+            purge: Whether to delete the versions, too. Then versions of memories that were forgotten earlier are also
+                deleted. If false, `restore` can store the memories again.
             by: Name of the person or service that deletes them; by default the user of the running graph.
 
         Raises:

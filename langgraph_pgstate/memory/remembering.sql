@@ -38,8 +38,8 @@ WHERE m.kind IS NOT NULL AND (m.expires_at IS NULL OR m.expires_at > now())
 ORDER BY g.number;
 
 -- name: recall_as_of
--- Return a page of the memories of a range of namespaces that were valid at a time, sorted by their number of words of
--- a query. Memories that have expired by now are left out.
+-- Return a page of the memories of a range of namespaces that were valid at a time. The more words of the query a
+-- memory has, the earlier it comes. Importance and age count, too. Memories that have expired by now are left out.
 -- opens: memories.value from value
 -- leaves: memory_versions.value
 -- searches: memory_versions.value from query

@@ -229,7 +229,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             database: The database.
             queries: The queries of its schema.
             options: Options of the store.
-            run_of: Returns the recorded run of a config.
+            run_of: Returns the id of the recorded run to which a config belongs.
             counts_reads: Whether reads are counted and extend times to live. If not, reads write nothing.
         """
         store = cls.__new__(cls)
@@ -457,7 +457,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return found, is_unindexed
 
     async def _indexes(self) -> tuple[OpenIndex, ...]:
-        # The indexes are read again while one was incomplete, because it may be complete now.
+        # If an index was incomplete at the last reading, read the indexes again, because it may be complete now.
         if self._open is None or not all(one.is_complete for one in self._open):
             self._open = await self.runner.run(open_indexes, self.queries, self.settings.indexes)
         return self._open

@@ -59,7 +59,7 @@ def _tenant_of(runtime: ToolRuntime) -> str | None:
     configurable: Mapping[str, Any] = runtime.config.get("configurable") or {}
     if not configurable.get("langgraph_auth_user_id"):
         return _text(configurable.get("tenant_id"))
-    # A client may have set other values in the config.
+    # Take the tenant from the user whom the server has authenticated. A client may have set `tenant_id` in the config.
     user = configurable.get("langgraph_auth_user")
     return _text(user.get("tenant_id") if isinstance(user, Mapping) else getattr(user, "tenant_id", None))
 
@@ -76,8 +76,8 @@ class _Tools:
         user = self._user(runtime)
         if not user:
             raise ConfigurationError(
-                "the run must name its user for tools of memory: configurable.user_id of the config, or user= of "
-                "memory_tools"
+                "the tools of memory require the run's user: set configurable.user_id in the run's config, or give "
+                "memory_tools the argument user="
             )
         return owner_of(self._tenant(runtime), user, self._agent)
 

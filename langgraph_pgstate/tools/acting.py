@@ -37,7 +37,8 @@ from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue, Rest
 from langgraph_pgstate.tools.intents import Execution, ToolCall, running_execution
 from langgraph_pgstate.tools.results import ParentAnswer, is_error
 
-# Seconds by which the server's limit of a transaction exceeds the tool's timeout. It is for processes that hang.
+# Seconds by which the server's limit of a transaction exceeds the tool's timeout. If this process hangs and does not
+# end the tool itself, the server ends the transaction.
 _SERVERS_GRACE = 1.0
 # Time limit for the server to end a transaction whose COMMIT was not confirmed.
 _COMMIT_SECONDS = 5.0
@@ -53,7 +54,7 @@ class Raised(Exception):
         error: The tool's exception.
         is_begun: Whether the tool was called.
         is_rolled_back: Whether the database rolled the transaction back. Then the tool itself has not failed.
-        rest: The tool, which may still run, if its caller stopped waiting and raised the exception.
+        rest: The tool, if its caller has stopped waiting for it. It may still run.
     """
 
     def __init__(
@@ -105,7 +106,8 @@ async def act(executor: Executor, call: ToolCall, execution: Execution) -> Any:
         running_execution.reset(token)
     refusal = call.refusal
     if refusal is not None:
-        # The tool did not begin. Middleware that runs inside the ledger may have turned this error into a message.
+        # The lease check kept the tool from beginning. Raise its error even if there is a result: middleware that runs
+        # inside the ledger may have turned the error into a message.
         say(refusal, f"{call.intent.tool} was not started, it had no effect")
         raise Raised(refusal)
     return result
@@ -257,7 +259,7 @@ def with_connection(function: F, name: str, schema: str) -> F:
         return function(*args, connection=execution.connection, **kwargs)
 
     def raise_if_undone(error: Exception) -> None:
-        # Checked here, because a ToolNode may turn the error into a message for the model.
+        # Look for a rollback here, where the error is known. A ToolNode may turn it into a message for the model.
         execution = running_execution.get()
         if execution is not None and not isinstance(error, GraphBubbleUp | PGStateError):
             trouble = rolled_back(execution.connection, error, schema)

@@ -90,7 +90,7 @@ class ActionRunner:
         except BaseException as error:
             is_over = isinstance(error, Exception) and not (isinstance(error, PGStateError) and error.is_final)
             if call.is_counted and not is_over:
-                # The task may make the same call again. It must be the same action, as this attempt may have an effect.
+                # This attempt may have an effect. So if the task makes the same call again, it must be the same action.
                 repeat_next(call.intent.idempotency_key)
             raise
 
@@ -112,8 +112,9 @@ class ActionRunner:
         """Commit the intent of a call, unless the action has a recorded outcome.
 
         Returns:
-            The call, under another key if it turns out to be another action; the number of the attempt that may begin
-            now; the recorded outcome, if there is one.
+            The call, the number of the attempt that may begin now, and the recorded outcome. If no outcome is recorded,
+            the last value is `None`. If one is, the number is 0. If another action is recorded under the call's key,
+            the returned call has a new key.
         """
         waited, pause = 0.0, _FIRST_PAUSE
         ttl_seconds = self._settings.ttl_seconds
@@ -211,8 +212,8 @@ class ActionRunner:
     async def _catch_up(self, intent: Intent, is_saved: bool) -> None:
         """Wait until the checkpoint from which a call was made is stored.
 
-        If the process died before that, the model would be called again and would repeat the tool call under another
-        id. The task's id would also change.
+        If the process died before that, another process would call the model again. The model would repeat the tool
+        call under another id, and the task would have another id. So the tool would run again, as a new action.
 
         Raises:
             UnavailableError: If a checkpoint that will be stored has not been stored after `wait_seconds`, and after at
@@ -393,7 +394,10 @@ def _refuse_itself(intent: Intent) -> None:
 
 
 def _keep_outcome(intent_id: str, outcome: Outcome) -> None:
-    """Keep an outcome that could not be written for the action's next call. The oldest kept outcomes are dropped."""
+    """Keep an outcome that could not be written. The action's next call writes it.
+
+    If too many outcomes are kept, the oldest are dropped.
+    """
     _unrecorded[intent_id] = outcome
     for oldest in list(_unrecorded)[: max(0, len(_unrecorded) - _MAX_UNRECORDED)]:
         _unrecorded.pop(oldest, None)

@@ -19,7 +19,8 @@ from langgraph_pgstate.record.types import ToolExecution
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
 
-# Prefixes of the type of a stored result. This one marks a `Command` for the parent graph that the tool raised.
+# Prefixes of the type of a stored result. `PARENT_RESULT` marks a `Command` for the parent graph that the tool raised,
+# `UNSTORABLE_RESULT` marks a result that could not be stored.
 PARENT_RESULT: Final = "parent/"
 UNSTORABLE_RESULT: Final = "none/"
 # Marks bytes in a frame: compressed, with a checksum. Results of earlier versions have no mark.
@@ -160,12 +161,13 @@ async def begin(
             return recorded.execution.attempt, None
         if recorded.execution.status == "pending":
             return 0, recorded
-        # Other processes count this as an attempt of a dead process, although it has not begun.
+        # Other processes take this for an attempt of a dead process, although the tool has not begun. Store that the
+        # action can begin again.
         await finish(db, queries, intent, Outcome("pending"))
 
 
 async def is_reached(db: Connection, queries: Queries, intent: Intent) -> bool:
-    """Return whether the checkpoint from which a call was made and the root graph's checkpoint of then are stored."""
+    """Return whether a call's two checkpoints are stored: that of the task's graph, and that of the root graph."""
     if intent.checkpoint_id is None:
         return True
     places = {(intent.checkpoint_ns, intent.checkpoint_id), ("", intent.root_checkpoint_id or intent.checkpoint_id)}
@@ -365,7 +367,9 @@ async def task_interrupts(db: Connection, queries: Queries, thread_id: str, task
 async def list_effects(
     db: Connection, queries: Queries, thread_id: str, run_id: str | None, to_checkpoint: str | None
 ) -> list[tuple[ToolExecution, bool]]:
-    """Return executions that are not compensated, last outcome first: of a run, from a checkpoint on, or all.
+    """Return a thread's executions that are not compensated, last outcome first.
+
+    With `run_id`, only executions of this run are returned; with `to_checkpoint`, only those from this checkpoint on.
 
     Returns:
         Each execution, and whether it was made on another thread and came here by a fork or a copy.

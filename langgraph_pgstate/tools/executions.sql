@@ -176,8 +176,8 @@ SELECT 1 FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :checkpoint_id;
 
 -- name: list_effects
--- Return a thread's tool executions that were not compensated, last outcome first; of one run, or of the branches after
--- a checkpoint.
+-- Return a thread's tool executions that were not compensated, last outcome first. If a run is given, return only its
+-- executions. If a checkpoint is given, return only executions from it on, on all branches that begin there.
 -- opens: tool_executions.arguments
 -- opens: tool_executions.preview
 -- opens: tool_executions.error_message

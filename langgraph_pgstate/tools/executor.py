@@ -281,7 +281,7 @@ class _RestOfTask:
 
     def outcome(self) -> Any:
         if self._is_cancelled and (self._task.cancelled() or self._task.exception() is not None):
-            # A cancelled tool may end by raising its own exception.
+            # A cancelled tool may raise an exception of its own. It still counts as cancelled.
             raise asyncio.CancelledError
         return self._task.result()
 
@@ -539,8 +539,8 @@ class AsyncExecutor(AsyncRunner, Executor):
     async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
         """Wait until an awaitable has ended. If the caller is cancelled, cancel the awaitable once.
 
-        anyio cancels a task in every iteration of the event loop until it ends. A second cancellation makes psycopg
-        close the connection during a statement, which the server may still commit.
+        anyio cancels a task in every iteration of the event loop until the task ends. At a second cancellation during
+        a statement, psycopg would close the connection, although the server may still commit the statement.
         """
         return await _join(asyncio.ensure_future(awaitable), cancels=True)
 
@@ -606,7 +606,8 @@ class OffloadingExecutor(AsyncExecutor):
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation on the database in a worker thread. It cannot be cancelled; the caller waits for it."""
-        # A stopped tool must still be able to write the outcome of a tool that it called.
+        # A tool that calls another tool may be stopped. Then no further thread of the stopped tool may begin, but this
+        # thread may: it writes the outcome of the other tool.
         with not_followed():
             return await self.to_the_end(asyncio.to_thread(self._blocking.database.run, operation, *args, **kwargs))
 

@@ -127,7 +127,7 @@ class CallReader:
         database: The database of the ledger.
         schema: The schema.
         settings: The settings of the ledger.
-        run_of: Returns the id of the run that a recorder records of a config, for configs that name no run.
+        run_of: Returns the id of the recorded run to which a config belongs.
     """
 
     def __init__(
@@ -196,12 +196,13 @@ class CallReader:
         if policy.key is not None:
             key = _own_key(tool, policy, arguments)
         else:
-            # Several actions of a task run at the same time, and each counts the calls of its own attempt.
+            # Actions of one task may run at the same time, and each counts its own calls. So the fingerprint contains
+            # the key of the calling action.
             outer = running_execution.get()
             fingerprint = _digest([tool, _lasting(arguments), *([] if outer is None else [outer.key])])
             call = f"{tool}:{_task_of(config)}:{fingerprint[:16]}"
             key = f"{call}:{_ordinal(config, call)}"
-            # The task keeps its id only if its checkpoint is stored.
+            # The key contains the task's id. A new process gets the same id only if the task's checkpoint is stored.
             ahead = _saver_ahead_of(config)
         return ToolCall(
             self._intent(config, tool, key, None, arguments, None),
@@ -308,8 +309,8 @@ def _asked_for(state: Any, tool: str, call_id: str | None, arguments: Any) -> tu
 def _edit_by_person(state: Any, config: Mapping[str, Any], call: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the name and arguments that a person gave a call through LangChain's `HumanInTheLoopMiddleware`.
 
-    The message that requested the call keeps its own arguments. The edit is in the state. With one interrupt per call,
-    the edit is an answer of the task.
+    The message that requested the call keeps the model's arguments, so the edit is read from the state. If the
+    middleware raises one interrupt per call, the edit is read from the task's answers.
     """
     edits = state.get(EDITED_CALLS) if isinstance(state, Mapping) else getattr(state, EDITED_CALLS, None)
     if isinstance(edits, Mapping) and call.get("id") in edits:

@@ -73,7 +73,7 @@ def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[s
             count += 1
             now = list(pad.resume) if pad is not None else []
             index = max(len(now), count) - 1
-            # After a crash, LangGraph can hand out the same answer again.
+            # After a crash, LangGraph can hand out used answers again. Only a new answer may lack an id.
             may_be_plain = index >= used and len(open_ids) <= 1
             if index >= len(known) and (found := _read(answer, own, may_be_plain)) is not None:
                 return (*found, index + 1)
@@ -90,7 +90,7 @@ def skip_answers(count: int) -> None:
         return
     with _skipping:
         while len(pad.resume) < count:
-            # After a crash, LangGraph may or may not still have the latest answer.
+            # Get the latest answer from LangGraph. If LangGraph has lost it in a crash, `None` takes its place.
             pad.resume.append(pad.get_null_resume(True))
         reached = counter.advance_to(count)
         # Send the answers as `interrupt()` does. Otherwise they are lost at the end of this run.

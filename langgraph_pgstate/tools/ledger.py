@@ -331,7 +331,7 @@ class AsyncToolLedger(_Ledger):
             decision: `done`: the action took effect and returned `result`. `retry`: it had no effect, and its next call
                 runs it. `fail`: it is not run again.
             result: Result of the action: any storable value; for a tool of a `ToolNode`, a text or a `ToolMessage`.
-            by: Name of the person who decides. An event of the kind `action` has this name.
+            by: Name of the person who decides. If given, an event of the kind `action` is stored with this name.
             seen: The action as `get` returned it. If the action has changed since, the decision is refused.
 
         Raises:
@@ -384,7 +384,7 @@ class ToolLedger(_Ledger):
         codec: Serializer of results; by default LangGraph's own.
         settings: Settings for all tools.
         default: Policy of tools that have no policy of their own.
-        run_of: Returns the id of the run that a recorder records of a config, for configs that name no run.
+        run_of: Returns the id of the recorded run to which a config belongs.
 
     Example:
         >>> tools = ToolNode([charge], wrap_tool_call=ledger, awrap_tool_call=ledger.acall)
@@ -410,8 +410,8 @@ class ToolLedger(_Ledger):
 
         Raises:
             ToolError: If the outcome of the action is unknown, or it failed before, or another process runs it.
-            ToolSetupError: If the setup of the tool does not match its ledger or graph; also on the thread of an event
-                loop, which it would block.
+            ToolSetupError: If the setup of the tool does not match its ledger or graph, or if this is the thread of an
+                event loop, which the call would block.
         """
         if _has_loop():
             raise ToolSetupError(

@@ -39,7 +39,8 @@ ORDER BY e.started_at DESC, e.thread_id, e.idempotency_key
 LIMIT :page_size;
 
 -- name: list_unknown_executions
--- Return the rows of `list_recent_executions` whose outcome is unknown. Each status has its own part of the index.
+-- Return the rows of `list_recent_executions` whose outcome is unknown. The statuses are read one by one, because the
+-- index is ordered by status first.
 -- matches: threads.metadata from scope
 -- opens: tool_executions.arguments
 -- opens: tool_executions.preview

@@ -118,7 +118,7 @@ class MaskResults:
 
 def _masked(message: ToolMessage, above: int, head: int, tail: int, count: TokenCounter) -> ToolMessage:
     text = str(message.text)
-    # No text has more tokens than bytes.
+    # A text has at most four bytes per character, and no more tokens than bytes. So short texts need not be counted.
     if _MASKED in message.response_metadata or len(text) * 4 <= above:
         return message
     tokens = count([HumanMessage(text)])
@@ -194,7 +194,7 @@ def read_result_tool(state: Any = None) -> BaseTool:
     is_async = isinstance(ledger, AsyncToolLedger)
     return StructuredTool.from_function(
         None if is_async else blocking,
-        # With a blocking ledger, an async graph runs this in a thread.
+        # A tool with a blocking ledger has no coroutine, so an async graph runs the tool in a thread.
         coroutine=read_result if is_async else None,
         name=READ_RESULT,
         parse_docstring=True,
@@ -203,7 +203,10 @@ def read_result_tool(state: Any = None) -> BaseTool:
 
 
 def _in_state(state: Any, reference: str) -> str | None:
-    """Return the text of the newest result with a message id or a call id; `None` if there is none."""
+    """Return the text of the newest result that has the reference as its message id, or else as its call id.
+
+    Return `None` if there is no such result.
+    """
     for messages in lists_of(state):
         results = [message for message in reversed(messages) if isinstance(message, ToolMessage)]
         for message in (*(one for one in results if one.id == reference), *results):

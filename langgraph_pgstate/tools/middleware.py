@@ -59,10 +59,10 @@ def middleware_of(ledger: Any) -> Any:
 
 @contextmanager
 def _outside_of_approval(request: ToolCallRequest) -> Iterator[None]:
-    """Refuse a `HumanInTheLoopMiddleware` that is listed after the ledger, and so asks within the ledger's action.
+    """Refuse a `HumanInTheLoopMiddleware` that is listed after the ledger, because it asks within the ledger's action.
 
-    The action would then be the model's request: a rejection would be recorded as a failure of the request, and an
-    edited call would act under the request's key.
+    The ledger has then begun the model's request as an action. A rejection would be recorded as a failure of this
+    action, and an edited call would run under its key.
 
     Raises:
         ToolSetupError: If there is such a middleware. The tool was not called.

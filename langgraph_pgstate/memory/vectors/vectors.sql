@@ -194,10 +194,10 @@ FROM page p JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) p.na
 ORDER BY p.fused DESC, p.distance, p.namespace, p.key;
 
 -- name: allow_scans
--- In this transaction, let a scan of the approximate index go on until it has enough rows. The planner would sort all
--- items of a namespace, because it expects few rows of the join with items: `enable_sort = off` makes it use the index.
--- It would read the whole table for the items between large namespaces, because it expects a ninth of all rows there:
--- `enable_seqscan = off` makes it read them by their keys. Each plan is made for the given namespaces.
+-- In this transaction, let a scan of the approximate index go on until it has enough rows. `enable_sort = off` makes
+-- the planner use this index. Otherwise it would sort all items of a namespace, because it expects few rows of the join
+-- with items. `enable_seqscan = off` makes it find items outside of large namespaces by their keys. Otherwise it would
+-- read the whole table, because it expects a ninth of all rows there. Each plan is made for the given namespaces.
 SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', :reach::text, true),
     set_config('hnsw.max_scan_tuples', '100000', true), set_config('enable_sort', 'off', true),
     set_config('enable_seqscan', 'off', true),
@@ -352,7 +352,7 @@ ON CONFLICT (namespace, key, field) DO UPDATE SET
     version = excluded.version, is_large = excluded.is_large, embedding = excluded.embedding;
 
 -- name: delete_old_vectors
--- Delete the embeddings of other versions of items.
+-- Delete the embeddings of items, except those of the given versions.
 DELETE FROM /*schema*/memory_vectors_0 o
 USING unnest(:namespaces::text[], :keys::text[], :versions::integer[]) AS g (namespace, key, version)
 WHERE o.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND o.key = g.key AND o.version <> g.version;
