@@ -21,7 +21,7 @@ class Batch(NamedTuple):
 
     Attributes:
         statements: The guard's statements, the statement of the checkpoint, and the hook's statements, in this order.
-        position: Index of the statement that stores the checkpoint. It affects no row if its base was changed.
+        position: Index of the statement that stores the checkpoint. It affects no row if its base checkpoint changed.
         replaces: Whether the batch replaces a checkpoint of the same id. If false, it fails if there is one.
         is_recorded: Whether the batch stores rows of the hook.
     """

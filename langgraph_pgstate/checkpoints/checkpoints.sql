@@ -1,6 +1,6 @@
 -- name: put_checkpoint
 -- Store a checkpoint, and an entry of the journal unless `entry_id` is null. Affects no row if the thread has no row,
--- or is archived. Fails if the checkpoint exists. This takes less time than a search before.
+-- or is archived. Fails if the checkpoint exists, which takes less time than a search for the checkpoint would.
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry
@@ -447,9 +447,9 @@ ORDER BY checkpoint_id DESC, checkpoint_ns DESC
 LIMIT :page_size;
 
 -- name: list_everywhere
--- Return a page of at most 50 of all threads' checkpoints, newest first, below a cursor. The collation "POSIX" selects
--- its index, and does not change the order. The inner limit lets the planner use the index. Copies of a thread share
--- ids, so checkpoints of one id are ordered by thread.
+-- Return a page of at most 50 of all threads' checkpoints, newest first, below a cursor. The collation "POSIX" lets the
+-- planner use the index that has this collation, and does not change the order. The inner limit is needed for this
+-- index, too. Copies of a thread share ids, so checkpoints of one id are ordered by thread.
 -- opens: checkpoints.state
 -- opens: checkpoints.metadata
 -- matches: checkpoints.metadata

@@ -2,8 +2,9 @@
 
 Most checkpoints hold no value of a DeltaChannel; its reducer computes the value from stored writes. Reducers differ,
 and LangGraph's own reducer differs from version to version, so the graph's reducer is called. A recorded graph makes
-its channels known here, for the whole process. A channel is unknown if, for example, a command reads a state without
-the graph. Then LangGraph's reducer of messages is used if the channel holds messages. Otherwise writes are appended.
+its channels known here, for the whole process. A channel is unknown if, for example, a command of `pgstate` reads a
+state without the graph. Then LangGraph's reducer of messages is used if the channel holds messages. Otherwise writes
+are appended.
 """
 
 from __future__ import annotations

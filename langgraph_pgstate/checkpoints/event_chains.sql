@@ -22,7 +22,7 @@ ON CONFLICT (thread_id) DO UPDATE SET number = stored.number;
 
 -- name: chain_events
 -- Append events, given by threads and ids, to the chains of their threads. An empty chain first gets the thread's
--- events from before chains were turned on. Runs after `open_chains`.
+-- events from before chains were turned on. Execute it after `open_chains`.
 -- leaves: events.payload
 WITH RECURSIVE chosen AS MATERIALIZED (
     SELECT e.thread_id, e.event_id

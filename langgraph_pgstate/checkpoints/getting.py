@@ -64,7 +64,7 @@ async def get_tuple(
     head, segments, writes = _sorted(address, await db.fetch(query, {**address._asdict(), **expected}))
     if head is None:
         if not address.checkpoint_ns:
-            # An archived thread has no checkpoint, so a graph would begin from an empty state.
+            # Raise an error if the thread is archived, because a graph would otherwise begin from an empty state.
             await refuse_archived(db, queries, address.thread_id)
         return None
     sends: list[Any] = []

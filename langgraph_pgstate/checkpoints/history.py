@@ -32,7 +32,7 @@ async def get_delta_channel_history(
     channels: Sequence[str],
     states: StateVersions = UNVERSIONED,
 ) -> dict[str, DeltaChannelHistory]:
-    """Return the writes to channels along a checkpoint's ancestors, back to the nearest stored value of each.
+    """Return, for each channel, the writes of a checkpoint's ancestors, back to the nearest stored value.
 
     A value that an older state version stored before the channel became a DeltaChannel is upcast. Snapshots and writes
     are returned as they were written.

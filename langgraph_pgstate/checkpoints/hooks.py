@@ -21,10 +21,10 @@ class PutHook(Protocol):
     For a large put, `before_put` is called outside the event loop's thread.
 
     Rows added to `plan.journal_entry` are stored in the journal by the put's own statement, at almost no cost.
-    Statements store rows that must be in the tables together with the checkpoint. They must be safe to repeat: a put
-    is sent again after a lost connection, or if the checkpoint from which it inherits was removed. If the database
-    refuses a statement because of its data, the checkpoint is stored without the statements, and `after_put` is not
-    called.
+    The returned statements store rows that must be in the tables together with the checkpoint. They must be safe to
+    repeat: a put is sent again after a lost connection, or if the checkpoint from which it inherits was removed. If the
+    database refuses a statement because of its data, the checkpoint is stored without the statements, and `after_put`
+    is not called.
     """
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
@@ -37,7 +37,7 @@ class PutHook(Protocol):
 
 
 class PutHooks:
-    """Several hooks as one. If a hook raises an error, it is logged and its rows are left out; the put continues.
+    """Several hooks as one. If a hook raises an error, the put logs it, and goes on without the hook's rows.
 
     Args:
         members: The hooks; their statements are sent in this order.

@@ -29,8 +29,9 @@ class JournalEntry:
         spans: Rows of `spans`.
         events: Rows of `events`.
         forks: Checkpoints that may not be their parent's first child.
-        messages: Changes of channels' messages at checkpoints, each with its kind: `ADDED`, `ADDED_IN_SUBGRAPH`,
-            `COMPARED` or `WRITTEN`.
+        messages: Changes of channels' messages at checkpoints, each with its kind. `ADDED`: messages appended to a list
+            of the root graph. `ADDED_IN_SUBGRAPH`: the same in a subgraph. `COMPARED`: a list that may have changed in
+            another way, to compare with the stored messages. `WRITTEN`: a DeltaChannel to which the superstep wrote.
         begun: Thread and id of runs that begin in this entry. Their earlier attempts may have left spans running.
         ended: Thread, run and start of runs that have ended.
         thread_ids: Threads of the rows, sorted, unless the entry belongs to one thread.
@@ -105,7 +106,7 @@ class JournalEntry:
             try:
                 return orjson.loads(row).get("thread_id") in thread_ids
             except (AttributeError, TypeError, ValueError):
-                # A malformed row is refused when it is written.
+                # Keep a malformed row. The database refuses it when the entry is written.
                 return True
 
         rows = (self.runs, self.spans, self.events, self.forks)
@@ -124,7 +125,7 @@ class JournalEntry:
 
     def halves(self) -> tuple[JournalEntry, JournalEntry]:
         """Return the rows in two parts, to find the row that the database refuses."""
-        # The end of a run is computed from its spans, so `ended` belongs to the second part.
+        # The end of a run is computed from its spans, so `ended` belongs to the second part, which is written last.
         first = JournalEntry(begun=self.begun, thread_ids=self.thread_ids, ttl=self.ttl)
         second = JournalEntry(ended=self.ended, thread_ids=self.thread_ids, ttl=self.ttl)
         left = len(self) // 2

@@ -139,7 +139,7 @@ class Page:
             content_size(row.data) for found in self.writes.values() for rows in found.values() for row in rows
         )
         size = states + sum(segments.size for segments in self.segments.values()) + writes
-        # Each row may have all segments, so this is the maximum.
+        # Each row may use all of these segments. So the bytes to decode are at most this size for each row.
         return size * len(self.rows) > HEAVY_BYTES or sum(row.element_count for row in self.rows) > MANY_COMPARED
 
     def remove(self, gone: Collection[Address]) -> None:
@@ -194,7 +194,8 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
     """
     parameters = listing.parameters
     if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == MAX_ID:
-        # LangGraph replays subgraphs from a checkpoint found this way. The next id must sort after all stored ids.
+        # With `before`, LangGraph looks for the checkpoint from which it replays a subgraph. The replay then stores new
+        # checkpoints, whose ids must sort after all stored ids.
         for row in await db.fetch(queries.get_newest, parameters):
             advance_ids_past(row[0])
     page_size = _PAGE if listing.limit is None else min(_PAGE, listing.limit)

@@ -148,8 +148,8 @@ def plan_put(
         codec: Encodes the values.
         request: The checkpoint to store.
         parent: The parent's manifest, if it is known.
-        others: Manifests of other checkpoints of the namespace that hold inherited values, by id. If given, they come
-            from the database: a value that none of them holds is taken from the checkpoint itself.
+        others: Manifests of other checkpoints of the namespace that hold inherited values, by id, as read from the
+            database. If given, a value that none of them holds is not inherited, but stored again.
         most: Maximum of bytes to encode.
 
     Returns:

@@ -21,7 +21,7 @@ from langgraph_pgstate.errors import ConflictError, StaleHeadError, ThreadArchiv
 from langgraph_pgstate.leases.guards import Guard, archive_of, broken_condition
 from langgraph_pgstate.schema.queries import Queries
 
-# Four attempts for missing rows that the put locks, and one for each other refusal.
+# Four attempts in case a row that the put must lock is missing, and one more for each other kind of `Refusal`.
 _PUT_ATTEMPTS: Final = 7
 _UNIQUE_VIOLATION: Final = "23505"
 
@@ -106,13 +106,14 @@ async def put(
             except Exception as error:
                 refusal = explain_refusal(error, batch, request.address, request.parent, guard)
                 if refusal is Refusal.HOOK_REFUSED:
-                    # A hook must never fail a put. If the put itself was refused, it is refused again.
+                    # Send the put again without the hook, because a hook must never make a put fail. If the put itself
+                    # was the reason, the database refuses it again.
                     hook, refused = None, error
             if refusal is Refusal.HELD_ROW_MISSING:
                 plan = await plan_from_database(db, queries, codec, request)
                 request.touches_thread = True
             elif refusal is Refusal.ID_EXISTS:
-                # The id that exists may be a segment's. Then the replacement fails, too.
+                # Replace the checkpoint of this id. If the existing id is a segment's instead, this put fails, too.
                 replaces = True
             elif refusal is Refusal.GUARD_NEEDS_THREAD and guard is not None:
                 guard = guard.with_thread()

@@ -63,8 +63,8 @@ class StateVersions:
 
         An upcaster with one parameter is called for the root namespace only. LangGraph's own channels (`__…`,
         `branch:…`, `join:…`) are kept even if the upcaster leaves them out. A DeltaChannel's snapshot is kept, too, and
-        not passed to the upcaster, because later writes to the channel are stored with the ancestors. A new channel is
-        marked as seen, so that it triggers no node that has run before.
+        not passed to the upcaster, because the stored writes that follow the snapshot are not upcast either. A new
+        channel is marked as seen, so that it triggers no node that has run before.
 
         Args:
             loaded: The checkpoint; its values may be changed in place.
@@ -117,7 +117,8 @@ def _with_values(checkpoint: Any, values: dict[str, Any], before: set[str]) -> A
     added = [name for name in values if name not in before and name not in versions]
     changed = {**checkpoint, "channel_values": values}
     if added:
-        # These are lower than LangGraph's versions, because LangGraph treats the highest versions as the latest writes.
+        # The new channels get versions lower than all others, because LangGraph treats the channels with the highest
+        # version as the latest writes.
         known = next(iter(versions.values()), "")
         new = dict.fromkeys(added, _NO_WRITE if isinstance(known, str) else type(known)(0))
         changed["channel_versions"] = {**versions, **new}

@@ -203,7 +203,10 @@ def is_imported(module: str) -> bool:
 
 
 def is_enum(found: Any) -> bool:
-    """Return whether an object is an enum class. Calling such a class with several arguments makes a new enum."""
+    """Return whether an object is an enum class.
+
+    Such a class must not be called with several arguments to build a value, because that makes a new enum class.
+    """
     return issubclass(type(found), EnumMeta)
 
 
@@ -271,7 +274,7 @@ def _is_data_base(base: type) -> bool:
     namespace = _namespace(base)
     if "__dataclass_fields__" in namespace or "__attrs_attrs__" in namespace:
         return True
-    # The methods of a `namedtuple` class have the globals of `collections`.
+    # A class that `namedtuple` has made has methods of the module `collections`, as their globals show.
     method = namespace.get("_asdict")
     return (
         "_fields" in namespace

@@ -33,10 +33,11 @@ _BYTES: Final = (b"\xc4", b"\xc5", b"\xc6")
 
 
 def encode_surely(value: Any) -> bytes | None:
-    """Return a value as exact bytes if it consists only of JSON's types, tuples and plain messages, else `None`.
+    """Return exact bytes of a value that has only JSON's types, tuples, UUIDs, most datetimes and plain messages.
 
-    Such bytes keep all types, so they need not be decoded to check them. Python code runs only for tuples and messages,
-    because walking through the whole value takes longer than encoding it.
+    Return `None` for any other value. The bytes keep all types, so the caller need not decode and compare them. Only
+    parts that are not JSON are handled in Python, because walking through a whole value in Python takes longer than
+    encoding it.
     """
     try:
         data = ormsgpack.packb(value, default=_encode_part, option=_SURE_OPTIONS)

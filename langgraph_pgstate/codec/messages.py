@@ -254,7 +254,7 @@ def decoding_hook(
         shape = shapes.get(data[:_HEAD_SIZE]) if code == _EXTENSION_PYDANTIC else None
         if shape is None or not data.startswith(shape.prefix) or not data.endswith(_SUFFIX):
             return fallback(code, data)
-        # The fingerprint of a message in memory is computed from its packed fields, which are the same bytes.
+        # These are the bytes from which the fingerprint of the same message in memory is computed.
         packed = data[len(shape.prefix) : -len(_SUFFIX)]
         try:
             message = (shape.rebuild if were_plain else shape.build)(

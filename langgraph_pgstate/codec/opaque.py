@@ -38,7 +38,7 @@ class Encoded:
 class OpaqueCodec(ValueCodec):
     """A codec for transfers, of values that are already `Encoded` or are lists of encoded elements.
 
-    The codec of the given serializer can read this codec's output. The serializer encodes plain JSON values.
+    The serializer encodes other values, such as plain JSON. A `ValueCodec` with this serializer can read the bytes.
     """
 
     def __init__(self, serde: SerializerProtocol | None = None) -> None:
@@ -166,7 +166,7 @@ def is_same_value(first: Encoded, second: Encoded) -> bool:
 def is_delta_snapshot(value: Encoded) -> bool:
     """Return whether a value is a DeltaChannel's snapshot.
 
-    LangGraph's own PostgreSQL saver marks snapshots in the checkpoint's row.
+    Needed to write checkpoints for LangGraph's own PostgreSQL saver, which marks snapshots in the checkpoint's row.
     """
     head = value.data[:6]
     if value.type != MSGPACK or not head:

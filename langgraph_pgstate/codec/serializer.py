@@ -111,9 +111,10 @@ class StateSerializer(SerializerBase):
 class WideningSerializer(StateSerializer):
     """A serializer that allows more types by changing itself instead of returning a copy.
 
-    The Agent Server wraps the saver in its own class. Copies of that class do not reach the saver, and version 0.16.7
-    cannot make them. This serializer needs no copy. A type named by one graph's schema may then be built for all graphs
-    of the process.
+    LangGraph allows more types for a graph by copying its saver. On the Agent Server, this saver is a wrapper of the
+    server: a copy of the wrapper has no effect on the wrapped saver, and version 0.16.7 cannot copy the wrapper at all.
+    This serializer needs no copy. But a type that one graph's schema names may then be built for all graphs of the
+    process.
     """
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:

@@ -43,7 +43,8 @@ from langgraph_pgstate.langgraph_compat import (
 # Types for values that msgpack cannot represent. A type of the serializer never contains a slash.
 TYPE_STR: Final = "pgstate/str"
 TYPE_INT: Final = "pgstate/int"
-# Prefix of the type of exact msgpack that the caller's own serializer stores as a byte string. Its own type follows.
+# If the caller's own serializer would lose types, it gets exact msgpack as a byte string instead of the value. The
+# stored type is then this prefix and the type that the serializer returned.
 TYPE_EXACT: Final = "pgstate/exact/"
 _WHOLE: Final = frozenset({str, bytes, bytearray})
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
@@ -346,7 +347,8 @@ class ValueCodec:
     ) -> BaseException:
         """Return the exception to raise for a value that cannot be stored."""
         if isinstance(error, ormsgpack.MsgpackEncodeError):
-            # ormsgpack hides exceptions of the Python code that it called, including Ctrl-C.
+            # ormsgpack hides exceptions of the Python code that it called, including Ctrl-C. Encode again: if that
+            # succeeds, the cause was Ctrl-C.
             with suppress(Exception):
                 (dumps or self.serde.dumps_typed)([value])
                 return KeyboardInterrupt()

@@ -29,8 +29,8 @@ async def adopt(
     """Enqueue crashed runs under their own ids, to go on from their newest checkpoints. Safe to repeat.
 
     A run is crashed if its process has died, or has not renewed its liveness in time. Runs without a checkpoint are
-    left out, and so are runs whose threads have continued since. One transaction for each run. Threads that another
-    transaction has locked are left to the next call.
+    left out, and so are runs whose threads have continued with another run after the crash. One transaction for each
+    run. Threads that another transaction has locked are left to the next call.
 
     Args:
         db: The connection.
@@ -63,7 +63,8 @@ async def adopt(
                             continue
                         found = await enqueue(db, queries, [request])
                 except Exception as error:
-                    # Meanwhile the run's thread was deleted, or another process has adopted the run.
+                    # Skip a run that cannot be enqueued, for example because its thread was deleted or another process
+                    # adopted it meanwhile. A run whose thread is locked is left to the next call.
                     if is_of_one_row(error) or is_locked(error):
                         continue
                     raise

@@ -68,7 +68,7 @@ class AsyncRuns(AsyncRunQueue):
     Args:
         database: The database from which the record is read.
         queries: The queries of the schema.
-        queue: The database for the queue; by default the same.
+        queue: The database for the queue; by default `database`.
         codec: Encodes inputs and reads states; by default with LangGraph's own serializer.
         versions: Upcasts states.
         keys: Keys of the config that name a thread's owner.
@@ -143,7 +143,7 @@ class AsyncRuns(AsyncRunQueue):
 
         Raises:
             ConfigurationError: As for `enqueue`, or if the batch has several runs of a thread, and a later one has
-                another strategy than `enqueue`.
+                a `multitask_strategy` other than `enqueue`.
         """
         return await self._enqueue(await heavy.compute(runs, self.encoder.many, runs), connection)
 
@@ -227,8 +227,9 @@ class AsyncRuns(AsyncRunQueue):
     def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> AsyncIterator[StreamEvent]:
         """Yield a run's events, past and live, each once and in order, from any process. The last event is `end`.
 
-        If another worker resumes the run after a crash, a drain or an error, the events go on here, too. One of the
-        waiting OS threads or tasks reads for all readers of this state, every 50 ms. The iterator can be abandoned.
+        If another worker resumes the run after a crash, a drain or an error, the events go on here, too. While
+        readers wait, one OS thread or task reads the events from the database for all readers of this state, every
+        50 ms. The caller may stop iterating at any time.
 
         Args:
             run: The run: a handle, or anything with a `thread_id` and a `run_id`.
@@ -288,8 +289,8 @@ class AsyncRuns(AsyncRunQueue):
             run_id: Id of the run.
             action: `cancel` ends the run as `cancelled`, `interrupt` as `interrupted`. Both keep its checkpoints.
                 `rollback` deletes the run with its checkpoints. If several actions are asked for before the run has
-                ended, `rollback` prevails, or else the first.
-            by: Name of the person who cancels it. An event of the kind `action` has this name.
+                ended, `rollback` prevails if it is one of them, otherwise the first action.
+            by: Name of the person who cancels it. It is stored in an event of the kind `action`.
             unless_retried_after: Do not cancel the run if a person has retried it after this time, by the database's
                 clock. Pass for example the `enqueued_at` that the caller has read by `queued()`.
 
@@ -316,10 +317,10 @@ class AsyncRuns(AsyncRunQueue):
         Args:
             thread_id: Id of the thread.
             run_id: Id of the run.
-            by: Name of the person who retries it. An event of the kind `action` has this name.
+            by: Name of the person who retries it. It is stored in an event of the kind `action`.
             unless_run_within: Do not retry the run if another run of its thread was enqueued or began within this time.
-                Pass the time since the caller read the run. With `None`, a run without checkpoints is enqueued behind
-                the other run.
+                Pass the time since the caller read the run. By default, other runs of the thread do
+                not prevent the retry of a run without checkpoints: it is enqueued behind them.
 
         Returns:
             Whether the run was enqueued. False if it succeeded, was discarded, or is in the queue. Also false if it has
@@ -337,7 +338,7 @@ class AsyncRuns(AsyncRunQueue):
         """Enqueue runs of a plain `graph.invoke` that lost their process, to resume from their newest checkpoints.
 
         The runs keep their ids. Runs without a checkpoint are left out, and so are runs whose threads have continued
-        since. Call this at the start of an application, for example. Safe to repeat.
+        with another run. Call this at the start of an application, for example. Safe to repeat.
 
         Args:
             graphs: Only runs of these graphs, by the name that the record has for them; all by default.
@@ -359,7 +360,7 @@ class AsyncRuns(AsyncRunQueue):
         Args:
             thread_id: Id of the thread.
             run_id: Id of the run.
-            by: Name of the person who discards it. An event of the kind `action` has this name.
+            by: Name of the person who discards it. It is stored in an event of the kind `action`.
 
         Returns:
             Whether the run was a dead letter.

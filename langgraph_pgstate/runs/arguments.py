@@ -23,7 +23,7 @@ INT4_MAX: Final = 2**31 - 1
 
 
 def key_of(source: KeySource | None, config: Mapping[str, Any]) -> str:
-    """Return the key of a run from its config; empty if there is none."""
+    """Return a run's key in the queue, read from its config; empty if the config has none."""
     if source is None:
         return ""
     found: Any = config

@@ -20,7 +20,7 @@ _STATUSES: Final = {"cancel": "cancelled", "interrupt": "interrupted"}
 
 
 def how_to_cancel(stored: str | None) -> str | None:
-    """Return how a run must be cancelled, from its stored value; `None` for null, `cancel` for an unknown value."""
+    """Return the action that a stored request to cancel a run names; `cancel` for an unknown action."""
     return stored if stored is None or stored in ACTIONS else "cancel"
 
 
@@ -42,7 +42,7 @@ async def cancel(
         run_id: Id of the run.
         action: `cancel` ends the run as `cancelled`, `interrupt` as `interrupted`; both keep checkpoints. `rollback`
             deletes the run with its checkpoints. If several actions are asked for before the run has ended, `rollback`
-            prevails, or else the first.
+            prevails if it is one of them, otherwise the first action.
         by: Name of the person who cancels it, for an event. If several persons request the same action, only the first
             gets an event.
         unless_retried_after: Refuse the action if a person has retried the run after this time, by the database's
@@ -107,7 +107,7 @@ async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[
     for run_id, status, stored in rows:
         if status == "pending":
             asked = how_to_cancel(stored)
-            # If the pending run was requeued, it may have been cancelled before, in another way.
+            # A requeued run may still have an earlier request to cancel it. It prevails, except over a rollback.
             pending.setdefault(action if asked is None or action == "rollback" else asked, []).append(run_id)
     if running:
         await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})
@@ -143,12 +143,13 @@ async def retry(
 ) -> bool:
     """Enqueue a run again that ended without success. Its attempts are counted anew.
 
-    It resumes from its newest checkpoint. One round trip, or one transaction with a person's event; safe to repeat.
+    It resumes from its newest checkpoint. With `by`, an event that names this person is stored, too. One round trip, or
+    one transaction with `by`; safe to repeat.
 
     Returns:
         Whether the run was enqueued. False if it succeeded, was discarded, or is in the queue. Also false if it has
-        checkpoints and another run has continued its thread, or is about to. Also false if a time is given, and another
-        run of the thread was enqueued or began within that time.
+        checkpoints and another run has continued its thread, or is about to. Also false if another run of the thread
+        was enqueued or began within the time `within`.
 
     Raises:
         NotFoundError: If there is no such run, or it was not enqueued.
@@ -175,8 +176,9 @@ async def retry(
 async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str, by: str | None = None) -> bool:
     """Delete the request of an ended run, so that it is no dead letter and cannot be retried. Its record is kept.
 
-    One round trip, or one transaction with a person's event; safe to repeat. It waits for other changes of the thread's
-    queue, so that a run which is retried at the same time keeps its request.
+    With `by`, an event that names this person is stored, too. One round trip, or one transaction with `by`; safe to
+    repeat. It waits for other changes of the thread's queue, so that a run which is retried at the same time keeps its
+    request.
 
     Returns:
         Whether there was a request; false if the run has not ended, has succeeded, or was discarded before.

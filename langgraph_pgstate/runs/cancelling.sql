@@ -7,7 +7,8 @@ WHERE q.thread_id = :thread_id::text
 ORDER BY q.run_id FOR UPDATE;
 
 -- name: find_retry
--- Return the newest event of a person who retried a run after a time. Runs after `lock_threads_for_no_key_update`.
+-- Return the newest event, stored after a given time, which says that a person retried the run. Execute it after
+-- `lock_threads_for_no_key_update`.
 -- opens: events.payload with kind = 'action'
 SELECT v.created_at, v.payload FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text
@@ -23,7 +24,7 @@ WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status
     AND (cancel IS NULL OR :cancel = 'rollback');
 
 -- name: end_pending
--- End pending runs of a thread. Runs after `lock_queued`.
+-- End pending runs of a thread. Execute it after `lock_queued`.
 -- leaves: runs.error_message
 -- leaves: runs.metadata
 WITH gone AS (
@@ -102,8 +103,8 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 -- name: retry_run
 -- Enqueue an ended run again behind the other runs of its thread, if its request is still stored. A run with
 -- checkpoints resumes from its newest checkpoint, so it is not enqueued if another run has continued the thread or is
--- about to. With `within`, no run is enqueued if another run of the thread was enqueued or began within that time. Runs
--- after `lock_threads_for_no_key_update`.
+-- about to. With `within`, no run is enqueued if another run of the thread was enqueued or began within that time.
+-- Execute it after `lock_threads_for_no_key_update`.
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback
 WITH given AS MATERIALIZED (
@@ -143,8 +144,8 @@ UPDATE /*schema*/runs SET
 FROM given g WHERE runs.thread_id = :thread_id::text AND runs.run_id = :run_id::text;
 
 -- name: discard_request
--- Delete the request of a run that failed, took too long or was cancelled. Runs after `lock_threads_for_no_key_update`.
--- Without this lock, the statement would not see that the run is being retried.
+-- Delete the request of a run that failed, took too long or was cancelled. Execute it after
+-- `lock_threads_for_no_key_update`, so that it sees whether the run is being retried.
 DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND EXISTS (
     SELECT 1 FROM /*schema*/runs r

@@ -15,7 +15,8 @@ from langgraph_pgstate.runs.requests import options_of
 from langgraph_pgstate.runs.types import ClaimedRun, Claims
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# Maximum number of statements of one claim. A statement puts off runs whose leases are held, and is repeated.
+# Maximum number of statements of one claim. If a statement meets runs whose leases other processes hold, it puts these
+# runs off, and the claim repeats it to find other runs.
 _MOST_STATEMENTS: Final = 20
 _SET_ASIDE: Final = 1000
 # The same number as the `LIMIT` of `claim_runs`.
@@ -108,9 +109,9 @@ async def choose_isolated(
     versions: Mapping[str, Sequence[str]] | None = None,
     is_dead: Callable[[str], bool] = lambda _: False,
 ) -> str | None:
-    """Return the worker with the fewest runs. It claims the queue's next run that must be alone in its worker.
+    """Return the worker that must claim the queue's next run that must be alone: the worker with the fewest runs.
 
-    Only this worker stops claiming other runs until it is idle. The other workers go on. One statement.
+    Only the returned worker stops claiming other runs, until it is idle. The other workers go on. One statement.
 
     Args:
         db: The connection.

@@ -49,7 +49,8 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- Use the clock: after a server crash, a worker whose claim was undone may still use `held.fencing_token + 1`.
+        -- A server crash may undo a claim whose worker still uses `held.fencing_token + 1`. So a new token is at least
+        -- the clock's time, which exceeds that worker's token.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
@@ -199,7 +200,8 @@ candidates AS MATERIALIZED (
     UNION ALL
     SELECT '', w.*, (SELECT count(*) FROM ranked WHERE is_free), now() FROM whole w WHERE w.free > 0
 ), locked AS MATERIALIZED (
-    -- Read the current rows. If a revision differs from the snapshot, `seen` lacks a claim that was committed since.
+    -- Read the current rows of the keys in `seen`. If a row's revision differs from the one in the snapshot, another
+    -- claim was committed after the snapshot, and `seen` does not count it.
     SELECT u.key, u.revision FROM /*schema*/queue_keys u
     WHERE u.queue = :queue AND u.key IN (SELECT s.key FROM seen s WHERE s.claims > 0)
     FOR UPDATE SKIP LOCKED
@@ -235,7 +237,8 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- Use the clock: after a server crash, a worker whose claim was undone may still use `held.fencing_token + 1`.
+        -- A server crash may undo a claim whose worker still uses `held.fencing_token + 1`. So a new token is at least
+        -- the clock's time, which exceeds that worker's token.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,

@@ -90,7 +90,8 @@ class Cursor:
         if not page.is_full and page.status not in UNFINISHED:
             self.has_ended = True
             yield from self._gap((page.last_event or 0) + 1)
-            # If the run has not gone on since, the reader may already have its events `error` and `end`.
+            # The reader's `last_event_id` may be that of an event `error` or `end`. If no event was stored after it, do
+            # not yield these events again.
             known = self._known_end if is_first and self._after == self._given else ""
             if known == _END:
                 return
@@ -205,7 +206,7 @@ class ThreadCursor:
                 # The caller may have just started this run, so its end is reported, too.
                 self._expected.add(page.runs[-1].run_id)
         self._expected.update(run.run_id for run in unfinished)
-        # Runs that ended long ago are read again until their end was reported.
+        # The next page begins with the earliest run whose end was not reported yet, even if it ended long ago.
         waiting = [run for run in page.runs if run.status in UNFINISHED or self._is_new(run)]
         self._since = min([page.now, *(run.started_at for run in waiting)])
         self._run = self._next(page)

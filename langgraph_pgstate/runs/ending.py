@@ -71,13 +71,14 @@ async def finish(
         key: The run under its lease.
         status: `success`, `interrupted`, `error`, `cancelled` or `timeout`.
         error: The run's error.
-        retry_after: Seconds until the next attempt, instead of an end. The thread's other runs wait for it.
+        retry_after: If given, the run is requeued instead of ended, and its next attempt begins after this many
+            seconds. The thread's other runs wait for it.
         events: Events of the run that may not be stored yet.
         deletes_thread: Whether the thread is deleted in the same transaction if the run succeeded and no other run of
             the thread is in the queue. The run and its events stay for a minute, until `sweep`.
         keep_for: Seconds for which the lease is renewed instead of being released, because code of the run still runs.
             Claims put off the thread's runs until the caller releases the lease, or until it expires.
-        then: A run of another thread to enqueue in the same transaction. If this run is refused, the first run still
+        then: A run of another thread to enqueue in the same transaction. If the queue refuses it, the run `key` still
             ends.
 
     Returns:
@@ -179,13 +180,13 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
 
 
 async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
-    """Delete runs that have deleted their threads a minute ago, with their events.
+    """Delete the rows and events of runs that deleted their threads a minute ago.
 
-    One transaction each, one round trip if there are none; safe to repeat and in many processes. Runs that another
-    transaction has locked are left to the next call.
+    One transaction for each run, one round trip if there is no such run; safe to repeat and in many processes.
+    Runs that another transaction has locked are left to the next call.
 
     Returns:
-        The number of runs to delete, `limit` at most.
+        The number of runs that were found, deleted or not; `limit` at most.
 
     Raises:
         PGStateError: If a run cannot be deleted. The other runs are deleted.
@@ -209,7 +210,7 @@ async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
 
 
 async def notify(db: Connection, queries: Queries, run_ids: Sequence[str]) -> None:
-    """Notify callers that wait for ended runs. One statement; waiting callers also poll."""
+    """Wake callers that wait for ended runs. Sends one statement. A caller that misses it finds the end by polling."""
     ids = [wake_key(db.tenant, run_id) for run_id in run_ids if len(run_id) <= _LONGEST_ID][:_MOST_IDS]
     await db.fetch(queries.notify_ended, {"run_ids": "\n".join(ids)})
 
@@ -272,8 +273,9 @@ async def _under_leases(
         The number of rows that the statement affected.
     """
     threads = {"thread_ids": [key.thread_id for key in keys]}
-    # The lease is locked before the thread's row, as by guarded puts. A thread's first put and a deletion lock the row
-    # first. In a conflict with them, this transaction's lock timeout ends it before PostgreSQL looks for deadlocks.
+    # Lock the lease before the thread's row, as guarded puts do. But a thread's first put and a deletion lock the row
+    # first, so they can deadlock with this transaction. Then its lock timeout ends this transaction, before PostgreSQL
+    # looks for deadlocks.
     lease = queries.release_leases if keep_for is None else queries.renew_leases
     statements = [
         bounded_waits(queries),

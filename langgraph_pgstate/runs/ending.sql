@@ -1,5 +1,6 @@
 -- name: release_leases
--- Lock and release leases by their numbers. The numbers are kept, so that the next leases have higher numbers.
+-- Lock and release leases, given by their fencing tokens. The rows keep the tokens, so that the next leases get higher
+-- ones.
 UPDATE /*schema*/leases SET holder_id = NULL, expires_at = now()
 FROM (
     SELECT l.thread_id FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS g (thread_id, fencing_token)
@@ -11,8 +12,8 @@ WHERE leases.thread_id = held.thread_id;
 -- name: end_runs
 -- End runs that their worker runs under the current leases of their threads. Leaves out runs whose lease was lost, and
 -- runs that must be rolled back unless `rolls_back`. With success, the requests of these runs and of their threads'
--- interrupted runs are deleted. A default answer to interrupts becomes due `answer_after` the oldest interrupt. Runs
--- after `release_leases` and `lock_threads_for_no_key_update`.
+-- interrupted runs are deleted. A default answer to interrupts becomes due when the time `answer_after`
+-- has passed since the oldest interrupt. Execute it after `release_leases` and `lock_threads_for_no_key_update`.
 -- seals: runs.error_message with thread_id = thread_ids, run_id = run_ids
 -- seals: runs.error_traceback with thread_id = thread_ids, run_id = run_ids
 -- leaves: runs.metadata
@@ -74,7 +75,7 @@ DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = mine.thread_id AN
 -- name: requeue_run
 -- Requeue a run that its worker runs under the current lease of its thread, for now or later, ahead of the other runs
 -- of its thread and its queue. A run that must be cancelled is ready at once, so that other runs do not wait for it.
--- Affects no row if the lease was lost. Runs after `release_leases` and `lock_threads_for_no_key_update`.
+-- Affects no row if the lease was lost. Execute it after `release_leases` and `lock_threads_for_no_key_update`.
 -- seals: runs.error_message
 -- seals: runs.error_traceback
 WITH mine AS MATERIALIZED (
@@ -104,7 +105,8 @@ FROM mine WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::t
 SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id::text LIMIT 1;
 
 -- name: delete_run_later
--- Keep a run that deletes its thread, with its events, for a number of seconds. Runs before the thread is deleted.
+-- Keep a run that deletes its thread, and the run's events, for a number of seconds. Execute it before the thread is
+-- deleted.
 UPDATE /*schema*/runs SET delete_at = now() + make_interval(secs => :seconds::double precision)
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text;
 

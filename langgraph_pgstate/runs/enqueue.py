@@ -26,7 +26,8 @@ from langgraph_pgstate.runs.types import EnqueuedRun
 from langgraph_pgstate.schema.queries import Queries, Statement
 
 _CONTENT: Final = frozenset({"options", "metadata"})
-# The mark in the text of a database error. The quotation marks around it depend on the server's language.
+# Finds the reason that a failed check of the transaction puts into the text of a database error. The quotation marks
+# around the reason depend on the server's language.
 _MARK: Final = re.compile(r"pgstate-queue:(\[.*\])", re.DOTALL)
 
 
@@ -155,7 +156,7 @@ def _refusal(error: Exception) -> PGStateError | None:
 
 
 async def notify(db: Connection, queries: Queries) -> None:
-    """Wake workers that listen. One statement; workers also poll."""
+    """Wake workers that listen. Sends one statement. A worker that misses it finds the run by polling."""
     await db.fetch(*_notification(queries, db.tenant))
 
 

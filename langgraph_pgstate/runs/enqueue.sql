@@ -25,8 +25,8 @@ WHERE t.thread_id IN (SELECT f.thread_id FROM free f)
     OR NOT EXISTS (SELECT 1 FROM /*schema*/threads o WHERE o.thread_id = t.thread_id);
 
 -- name: check_threads
--- Fail if one of the threads was deleted or is archived. Runs after `make_threads`, because only the next statement
--- sees rows committed during its wait.
+-- Fail if one of the threads was deleted or is archived. Execute it after `make_threads`, because only a later
+-- statement sees rows that were committed while `make_threads` waited.
 -- The cast fails with the text as its message. A statement without PL/pgSQL cannot raise an error in another way.
 SELECT ('pgstate-queue:' || jsonb_build_array(f.reason, f.thread_id, f.archive_id, extract(epoch FROM f.since))::text)::integer
 FROM (
@@ -88,8 +88,9 @@ FROM (
 ORDER BY place, since LIMIT 1;
 
 -- name: enqueue_runs
--- Enqueue runs that are not enqueued already, and return them. Runs after `make_threads`, because only the next
--- statement sees rows committed during its wait. With `adopts`, a recorded run that was not enqueued is enqueued.
+-- Enqueue runs that are not enqueued already, and return them. Execute it after `make_threads`, because only a later
+-- statement sees rows that were committed while `make_threads` waited. With `adopts`, a recorded run that was not
+-- enqueued is enqueued.
 -- seals: runs.metadata from rows.metadata
 -- seals: run_requests.data with thread_id = thread_ids, run_id = run_ids
 -- leaves: runs.error_message
@@ -170,8 +171,8 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
 RETURNING run_id;
 
 -- name: promote_next
--- Make the first run of each given thread ready, if it is due and the thread has no ready run. Runs after
--- `lock_threads_for_no_key_update`.
+-- Make the first run of each given thread ready, if it is due and the thread has no ready run. Execute it
+-- after `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET is_ready = true, number = 0, is_limited = next.is_limited, position = next.position
 FROM (
     SELECT h.thread_id, h.run_id, l.has_limit AS is_limited, CASE

@@ -103,7 +103,7 @@ class _Waiter(_Request):
 
 
 class Follower:
-    """The readers of a `PGState`. One waiting reader reads for all."""
+    """The readers of a `PGState`. One of the waiting readers reads from the database for all of them."""
 
     def __init__(self, database: Database, queries: Queries, end_listener: EndListener) -> None:
         self._database, self._queries, self._end_listener = database, queries, end_listener
@@ -184,7 +184,7 @@ class _Future(_Request):
 
 
 class AsyncFollower:
-    """Async twin of `Follower`. A task reads while readers wait."""
+    """Async twin of `Follower`. While readers wait, a separate task reads from the database for all of them."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, end_listener: EndListener) -> None:
         self._database, self._queries, self._end_listener = database, queries, end_listener

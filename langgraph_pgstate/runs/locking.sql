@@ -1,5 +1,6 @@
 -- name: begin_bounded_work
--- Set the transaction's timeouts for locks and for its client, and how its statements are planned; see `plan_lookups`.
+-- Set how long the transaction may wait for locks and for the next statement of its client, and how its statements are
+-- planned; see `plan_lookups`.
 -- If the commit does not wait for the disk, a crash of the server may undo the transaction.
 SELECT set_config('lock_timeout', :timeout::text, true), set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('synchronous_commit',

@@ -114,8 +114,8 @@ class AsyncNotifier:
 class EndListener:
     """A listener that wakes waiting callers and readers when workers report that runs have ended. Thread-safe.
 
-    The first call opens a connection that listens until `close`. If the connection cannot listen, no function is
-    called.
+    The first `calling` opens a connection that listens until `close`. If the connection cannot listen, the given
+    functions are never called.
 
     Args:
         database: Gives the connection string and the tenant.

@@ -66,7 +66,7 @@ class Backoff:
         object.__setattr__(self, "retry_on", tuple(names))
 
     def delay(self, attempt: int, jitter: float) -> float:
-        """Return the seconds to wait after the failed attempt `attempt`, from 1. `jitter` must be in [0, 1)."""
+        """Return the seconds to wait after a failed attempt. Attempts count from 1. `jitter` must be in [0, 1)."""
         # A larger exponent could overflow a float. The maximum is reached long before.
         ceiling = min(self.maximum, self.initial * self.factor ** min(attempt - 1, 64))
         return ceiling * (1 - self.jitter * jitter)
@@ -191,9 +191,9 @@ class WorkerOptions(TypedDict, total=False):
             blocking run is cancelled; 30 by default. Other runs of the thread wait at most this long for code that
             cannot be stopped.
         max_crashes: Number of deaths of a run's workers, without a new checkpoint, after which the run ends as `error`;
-            3 by default. The run also ends as `error` if its worker dies after ten times as many attempts, or after
-            `max_attempts` if this is more. After the first death the run is claimed alone. The last death counts only
-            if its worker had no other run.
+            3 by default. Even with new checkpoints, the run ends as `error` if its worker dies after ten times this
+            number of attempts, or after `max_attempts` if that is more. After the first death the run is claimed alone.
+            It ends only if it was claimed alone, because otherwise another run may be the cause of the death.
         adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over; not by default.
         followed_by: A mapping from a graph to the graph that follows it. When a run of the first graph succeeds, a run
             of the second is enqueued in the same transaction. Its input is the first run's `thread_id` and `run_id`.

@@ -51,7 +51,7 @@ async def get_outcome(
     *,
     is_known: bool = False,
 ) -> tuple[str, Any]:
-    """Return the status of a run, and the state that it left if it has ended. Four round trips, or one before the end.
+    """Return the status of a run, and, if it has ended, the state that it left. Four round trips; one before the end.
 
     Args:
         db: The connection.

@@ -25,7 +25,7 @@ class AsyncRunQueue(AsyncRunHistory):
     Args:
         database: The database from which the record is read.
         queries: The queries of its schema.
-        queue: The database for the queue; by default the same.
+        queue: The database for the queue; by default `database`.
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries, queue: AsyncDatabase | None = None) -> None:
@@ -92,7 +92,7 @@ class AsyncRunQueue(AsyncRunHistory):
 
         Args:
             worker_id: Id of the worker.
-            by: Name of the person who asks. An event of the kind `action` on the thread `worker:ID` has this name.
+            by: Name of the person who asks. It is stored in an event of the kind `action` on the thread `worker:ID`.
 
         Returns:
             Whether there is such a worker.
@@ -109,8 +109,8 @@ class AsyncRunQueue(AsyncRunHistory):
 
         Args:
             queue: Name of the queue.
-            key: The limited key, for which this limit replaces the limit of each key; `*` for each key. By default, the
-                whole queue is limited. Runs without a key are under the limit of the queue only.
+            key: The key to limit, or `*` for every key that has no limit of its own. By default, the whole queue is
+                limited. Runs without a key are under the limit of the queue only.
             concurrency: Maximum number of running runs; 0 for none.
             rate: Maximum number of attempts in a period. Without `concurrency` and `rate`, the limit is removed.
 
@@ -142,10 +142,10 @@ class AsyncRunQueue(AsyncRunHistory):
         Args:
             amount: Cost in the currency of the prices; `None` removes the budget.
             tenant: The owner of the budget, if it is a tenant, as in the record. `*` stands for each tenant without its
-                own budget. The other owners also take `*`.
-            user: The owner, if it is a user.
-            agent: The owner, if it is the agent of runs.
-            key: The owner, if it is the key of enqueued runs.
+                own budget.
+            user: The owner, if it is a user; `*` for each user without its own budget.
+            agent: The owner, if it is the agent of runs; `*` for each agent without its own budget.
+            key: The owner, if it is the key of enqueued runs; `*` for each key without its own budget.
 
         Raises:
             ConfigurationError: If an argument is not usable, or if not exactly one owner is named.

@@ -370,7 +370,7 @@ def thread_given(options: EnqueueOptions) -> str | None:
 def _ids(options: EnqueueOptions) -> tuple[str, str]:
     found, is_named = run_id_of(options.get("run_id")), options.get("run_id") is not None
     given = thread_given(options)
-    # Without a thread_id, the run_id names the thread, too, so that a repeated call finds the thread of the first call.
+    # Without a thread_id, the new thread gets the given run_id as its id. So a repeated call finds the same thread.
     thread_id = given if given is not None else found if is_named else str(uuid7())
     check_key_size("thread_id and run_id", thread_id, found)
     return thread_id, found

@@ -37,7 +37,7 @@ SELECT :thread_id::text, :run_id::text, b.last_event - :length + 1, b.last_event
 FROM batch b;
 
 -- name: append_batches
--- Store batches of several runs as `append_batch` does, each run's in order. Runs after `lock_streams`.
+-- Store batches of several runs as `append_batch` does, each run's in order. Execute it after `lock_streams`.
 -- seals: stream_batches.data with thread_id = thread_ids, run_id = run_ids, fencing_token = fencing_tokens, position = positions
 WITH given AS MATERIALIZED (
     SELECT g.*, q.last_event - q.streamed AS before, q.replayed_step, now() AS at

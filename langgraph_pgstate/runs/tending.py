@@ -17,7 +17,8 @@ from langgraph_pgstate.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.runs.types import Recovered, RunKey, Tended
 from langgraph_pgstate.schema.queries import Queries
 
-# Maximum number of attempts per `max_crashes`. It is high, because deployments may end many workers of a long run.
+# A run ends as `error` if its worker dies after this number of attempts, multiplied by `max_crashes`. The number is
+# high, because deployments may end many workers of a long run.
 _ATTEMPTS_PER_CRASH: Final = 10
 
 _log = logging.getLogger("langgraph_pgstate.runs")
@@ -107,9 +108,10 @@ async def recover(
         db: The connection.
         queries: The queries of the schema.
         limit: Maximum number of runs.
-        max_crashes: Number of deaths of its workers, without a new checkpoint, after which a run ends as `error`. The
-            run also ends as `error` if its worker dies after ten times as many attempts, or after `max_attempts` if
-            this is more. If the dead worker had other runs, too, the run does not end, but is claimed alone.
+        max_crashes: Number of deaths of its workers, without a new checkpoint, after which a run ends as `error`. Even
+            with new checkpoints, the run ends as `error` if its worker dies after ten times this number of attempts, or
+            after the run's `max_attempts` if that is more. A run that was not claimed alone does not end. It is
+            requeued, to be claimed alone.
         is_dead: Returns whether a worker is known to be dead, so that its leases need not expire.
     """
     dead: list[str] = []

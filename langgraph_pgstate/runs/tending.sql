@@ -24,8 +24,8 @@ DELETE FROM /*schema*/workers WHERE seen_at < now() - interval '1 day';
 
 -- name: tend_runs
 -- Renew the leases of a worker's runs that no other transaction has locked, and record that the worker is alive. Return
--- all runs that the database assigns to the worker: how each must be cancelled, whether the worker holds its lease,
--- whether the worker has named it, and whether its lease was renewed.
+-- all runs that the database assigns to the worker: how each run must be cancelled, whether the worker holds the run's
+-- lease, whether the parameters name the run, and whether its lease was renewed.
 WITH mine AS (
     SELECT * FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS m (thread_id, fencing_token)
 ), free AS MATERIALIZED (
@@ -75,7 +75,7 @@ FROM free WHERE leases.thread_id = :thread_id AND leases.thread_id = free.thread
 -- Requeue a run whose lease was lost, ahead of others. If the run has made no new checkpoint, it will be claimed alone.
 -- If the run was claimed alone, and its workers died too often or after too many attempts, end the run instead. A run
 -- that must be cancelled is always requeued. Return the number of deaths, whether the run was ended, and how it must
--- be cancelled. Runs after `fence_lease` and `lock_free_threads`.
+-- be cancelled. Execute it after `fence_lease` and `lock_free_threads`.
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback
 -- leaves: runs.metadata
@@ -166,7 +166,7 @@ SELECT DISTINCT thread_id FROM (
 
 -- name: make_due
 -- Put delayed runs that are due now behind the other runs of their threads, and set the time since when they wait.
--- Runs after `lock_threads_for_no_key_update`.
+-- Execute it after `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET
     run_after = NULL, number = due.number, enqueued_at = greatest(queue.enqueued_at, queue.run_after)
 FROM (

@@ -149,7 +149,7 @@ class QueuedRun:
         queue: Name of the queue.
         graph: Name of the graph.
         status: `pending` or `running`.
-        is_ready: Whether a worker may claim or runs the run; false if the run waits for its time or for its thread. A
+        is_ready: Whether the run is running or may be claimed; false if it waits for its time or for its thread. A
             ready run may still wait for a limit (see `is_limited`) or for a worker that accepts it (`is_accepted`).
         priority: The priority; higher is claimed first.
         key: Key in the queue, such as a user. Runs of different keys take turns.
@@ -195,7 +195,7 @@ class QueueCount:
         queue: Name of the queue.
         graph: Name of the graph.
         status: `pending` or `running`.
-        ready: Number of runs that a worker may claim or runs. The others wait for their time or their thread.
+        ready: Number of runs that are running or may be claimed. The others wait for their time or their thread.
         count: Number of all runs.
         oldest_at: Time at which the oldest run was enqueued.
         is_accepted: Whether a worker that was seen in the last 30 seconds serves the queue, the graph and the version.
@@ -433,13 +433,14 @@ class ThreadRun(NamedTuple):
 
 
 class WantedRuns(NamedTuple):
-    """A reader's request for the runs of a thread since a time, or since the start of one of its runs.
+    """A reader's request for the runs of a thread that started after a moment.
 
     Attributes:
         thread_id: Id of the thread.
-        since: The time.
-        run_id: Without `since`: runs since the start of this run; by default, of the newest run.
-        ended_since: If `since` is not given: runs since the start of the first run that ended after this time.
+        since: The moment; `None` if one of the thread's runs determines it.
+        run_id: Without `since`, the moment is the start of this run, if the run exists.
+        ended_since: Otherwise, the moment is the start of the first run that ended after this time, if there is one. If
+            none of the three determines the moment, it is the start of the newest run.
     """
 
     thread_id: str

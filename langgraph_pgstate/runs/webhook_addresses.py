@@ -15,7 +15,8 @@ from langgraph_pgstate.runs.options import WebhookSettings
 # IPv6 networks whose addresses hold an IPv4 address in their last 32 bits.
 _NAT64: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
 _GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
-# IETF protocols, some of whose addresses count as global in `ipaddress`, and a service of Azure's machines.
+# Networks that are treated as not public, although `ipaddress` counts some of their addresses as global. The first is
+# for IETF protocols, the second is a service of Azure's machines.
 _REFUSED: Final = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "168.63.129.16/32")))
 
 

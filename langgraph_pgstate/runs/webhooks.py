@@ -241,7 +241,7 @@ async def _deliver_due(
                 while len(tasks) < _AT_ONCE and time.monotonic() < until():
                     counts = Counter(tasks.values())
                     busy = [host for host, count in counts.items() if count >= _PER_HOST]
-                    # Claim so few webhooks that a host stays at its maximum even if all of them are for this host.
+                    # Claim so few webhooks that no host exceeds its maximum, even if all of them are for one host.
                     most = _PER_HOST - max((count for count in counts.values() if count < _PER_HOST), default=0)
                     limit = min(most, _AT_ONCE - len(tasks))
                     due = await run(webhooks.claim, queries, limit, settings.claim_seconds, busy)

@@ -151,8 +151,8 @@ class AsyncSchedules:
 
         Args:
             name: Name of the schedule.
-            by: Name of the person who pauses it. An event of the kind `action` on the thread `schedule:NAME` has this
-                name.
+            by: Name of the person who pauses it. It is stored in an event of the kind `action` on the thread
+                `schedule:NAME`.
 
         Raises:
             NotFoundError: If there is no schedule of this name.
@@ -164,8 +164,8 @@ class AsyncSchedules:
 
         Args:
             name: Name of the schedule.
-            by: Name of the person who resumes it. An event of the kind `action` on the thread `schedule:NAME` has this
-                name.
+            by: Name of the person who resumes it. It is stored in an event of the kind `action` on the thread
+                `schedule:NAME`.
 
         Raises:
             NotFoundError: If there is no schedule of this name.
@@ -185,8 +185,8 @@ class AsyncSchedules:
         Args:
             name: Name of the schedule.
             run_id: Id of the run, under which it is enqueued once; a new id by default.
-            by: Name of the person who triggers the run. Events of the kind `action` on the run's thread and on
-                `schedule:NAME` have this name.
+            by: Name of the person who triggers the run. It is stored in events of the kind `action` on the run's thread
+                and on the thread `schedule:NAME`.
             unless_done_within: Refuse the run if a person has triggered another run within this time. Pass the time
                 since the caller read the schedule. `None`: never refuse.
 

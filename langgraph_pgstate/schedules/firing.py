@@ -30,7 +30,8 @@ async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[s
     """Return schedules whose next tick has come, the longest due first. One round trip, or several.
 
     A schedule is left out if its `last_error` says that this machine cannot compute its ticks, because the time zone is
-    not known or the cron expression is not usable. Such a schedule stays due, and would hide other schedules.
+    not known or the cron expression is not usable. Such a schedule stays due, so each call would
+    otherwise return it in the place of another schedule.
     """
     found: list[str] = []
     at, last = FIRST, ""

@@ -388,7 +388,7 @@ def _shown(row: Row) -> Schedule:
     try:
         ticks = next_ticks(found.cron, zone_of(found.timezone), found.next_at, _SHOWN_TICKS)
     except ConfigurationError:
-        # This machine does not know the schedule's time zone. Other schedules are still shown.
+        # This machine cannot compute ticks in the schedule's time zone. Show the schedule without its next ticks.
         return found
     return replace(found, next_ticks=tuple(tick for tick in ticks if found.end_at is None or tick <= found.end_at))
 

@@ -28,7 +28,7 @@ ON CONFLICT (name) DO UPDATE SET
     updated_at = excluded.updated_at;
 
 -- name: change_schedule
--- Change a schedule. Runs after `lock_schedule`.
+-- Change a schedule. Execute it after `lock_schedule`.
 -- seals: schedules.data
 -- seals: schedules.metadata
 UPDATE /*schema*/schedules SET

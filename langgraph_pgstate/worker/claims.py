@@ -23,7 +23,7 @@ class Isolation:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all workers, and replace the lock, because another thread may hold the old lock."""
+        """Forget all workers. Make a new lock, because a thread of the parent process may have held the old one."""
         self._lock = threading.Lock()
         self._busy: set[object] = set()
         self._alone: object = None

@@ -105,7 +105,8 @@ NOTES: Final[Mapping[str, str]] = {
 """Notes about keys, for the reference."""
 
 _OWN_CHECKPOINTER: Final = "langgraph_pgstate.agent_server:checkpointer"
-# Variables that have no effect in `env`: only `langgraph_pgstate.agent_server` reads them, or they are read earlier.
+# Variables that have no effect in `env`: only `langgraph_pgstate.agent_server` reads them, or the commands read them
+# before they load `env`.
 _OTHER_VARIABLES: Final = (
     "PGSTATE_PATH",
     "PGSTATE_SCHEMA",

@@ -95,7 +95,7 @@ class Ender:
     def notify(self, database: Database) -> None:
         """Notify the callers that wait for ended runs.
 
-        The notification follows the commit and may be lost. The callers also poll.
+        The notification is sent after the commit, and may be lost. A caller that misses it finds the end by polling.
         """
         ended, self._ended = self._ended, []
         if ended:

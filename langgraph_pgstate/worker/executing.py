@@ -135,7 +135,7 @@ class RunExecution:
         has_raised: Whether an exception or a cancellation ended the code.
         reported_at: When the code ended, except for OS threads that it left behind, by the monotonic clock.
         forced_at: When the execution was cancelled before its superstep boundary.
-        refuses_writes: Whether later writes of the code are refused, because the run has ended here.
+        refuses_writes: Whether writes of the code are refused, because the run no longer belongs to this execution.
         deletes_thread: Whether the thread is deleted if the run succeeds and the queue has no other run of the thread.
         stream: The run's events; `None` before it executes.
         is_end_locked: Whether another transaction had locked the thread at the last attempt to write the end.
@@ -198,7 +198,7 @@ class RunExecution:
     def ask(self, stop: Stop, now: float) -> bool:
         """Ask the graph to stop at the next superstep boundary.
 
-        Return false if a reason of this rank or higher was given before.
+        Return false if the execution was asked before, for a reason of the same or a higher rank; see `Stop`.
         """
         if _RANKS[stop] <= _RANKS[self.stop]:
             return False
@@ -209,7 +209,7 @@ class RunExecution:
         return True
 
     def refuse_writes(self) -> None:
-        """Make all further writes of the run fail in this process. Stopped code begins no further work."""
+        """Make all further writes of the run fail in this process. Code that still runs begins no further work."""
         self.refuses_writes = self.held.is_lost = True
         if self.has_raised or not self.is_reported:
             self.held.stop()
@@ -371,7 +371,7 @@ class GraphExecutor:
             options = {**stream.options, **_options_of(graph, config, request)}
             seconds = claimed.options.get("superstep_timeout")
             if seconds is not None:
-                # LangGraph also measures this time, but then it waits for nodes that still run in threads.
+                # LangGraph also measures this time, but when the time is over, it waits for nodes that run in threads.
                 execution.supersteps = SuperstepClock(seconds)
             config = with_callbacks(config, LeaseCheck(execution.held), execution.supersteps, stream.handler)
             for chunk in graph.stream(input, config, control=execution.control, **options):

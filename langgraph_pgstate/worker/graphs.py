@@ -342,7 +342,8 @@ def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Paramete
     try:
         hints = get_type_hints(make)
     except Exception:
-        # Annotations may name objects that only type checkers import. Other kinds of callables have no annotations.
+        # `get_type_hints` fails if an annotation names an object that only type checkers import. It also fails for
+        # callables that are not functions, such as `functools.partial` objects.
         hints = {}
     found: dict[inspect.Parameter, bool] = {}
     others = []
@@ -357,7 +358,7 @@ def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Paramete
         elif one.default is one.empty:
             others.append(one)
     if len(others) == 1 and others[0].kind is not others[0].KEYWORD_ONLY and False not in found.values():
-        # The only other argument of a factory is the config, under any name.
+        # Apart from a runtime, the factory takes only this argument. So it is the config, whatever its name is.
         return {one: found.get(one, False) for one in parameters if one in found or one in others}
     if others:
         raise ArgumentTypeError(

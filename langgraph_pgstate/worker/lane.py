@@ -29,7 +29,7 @@ from langgraph_pgstate.worker.settings import WorkerSettings
 from langgraph_pgstate.worker.sweeps import Sweeps
 
 _TEND_SECONDS: Final = 2.0
-# Seconds between two messages that runs wait for data keys.
+# Minimum number of seconds between two log messages about runs that wait for data keys.
 _LOG_SECONDS: Final = 5.0
 # If a cancelled task has not ended after these seconds, the task or its event loop counts as stuck.
 _STUCK_SECONDS: Final = 5.0
@@ -59,7 +59,7 @@ class Duties:
         draining_since: When the worker was asked to drain, by the monotonic clock.
         is_forced: Whether draining does not wait for superstep boundaries.
         lanes: The open lanes, by tenant.
-        alone: The lane whose next run must be alone in the process; no other lane claims runs until then.
+        alone: The lane whose next run must be alone in the process. Until that run has ended, no other lane claims one.
     """
 
     worker_id: str

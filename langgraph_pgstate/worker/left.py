@@ -1,7 +1,7 @@
 """Runs that have ended in the queue while their code still runs in OS threads, which cannot be stopped.
 
-The worker keeps the leases of their threads, so that no other run begins beside this code. It keeps them until the code
-ends, at most for `drain_timeout`.
+The worker keeps the leases of such runs, so that no other run of the same LangGraph thread begins beside this code. It
+keeps a lease until the code ends, at most for `drain_timeout`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class LeftRuns:
-    """The leases that a lane keeps for the code of ended runs.
+    """The leases of a lane's runs that have ended in the queue while their code still runs.
 
     Args:
         queries: The queries of the schema.

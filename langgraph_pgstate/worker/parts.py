@@ -1,4 +1,4 @@
-"""The parts of a worker: for each tenant, a state, a saver whose runs write under leases, and graphs."""
+"""The parts of a worker: for each tenant, a state, graphs, and a saver that writes under the leases of the runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
     Attributes:
         state: The state.
-        saver: The saver whose runs write under leases.
+        saver: The saver, which writes under the leases of the runs.
         executor: Executes runs.
         writer: Stores events.
         stores: Memory stores that the part has opened for its tenant.

@@ -20,7 +20,8 @@ _REPAIRED: Final = "The call was cancelled before its result was stored. It may 
 def next_step(state: StateSnapshot, *, before: Sequence[str] | str = (), has_run: bool = False) -> Step:
     """Return the next step of a run from its newest checkpoint.
 
-    Resuming from a checkpoint skips its breakpoints. Therefore a run at a breakpoint counts as interrupted.
+    A graph that is resumed from a checkpoint does not stop at this checkpoint's breakpoints. So a run whose newest
+    checkpoint is at a breakpoint counts as interrupted, and is not resumed.
 
     Args:
         state: The state at the newest checkpoint, with pending writes.

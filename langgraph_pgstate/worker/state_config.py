@@ -66,10 +66,10 @@ def load_state_config(file: Path | None) -> StateConfig:
 def load_encryption(file: Path) -> Encryption | None:
     """Return the encryption of a `langgraph.json`. The blob handlers of LangGraph's `Encryption` encrypt the data keys.
 
-    Return `None` if `PGSTATE_ENCRYPTION_KEYS` is set. The other `PGSTATE_ENCRYPTION_*` set the other options.
+    Return `None` if `PGSTATE_ENCRYPTION_KEYS` is set. The other variables `PGSTATE_ENCRYPTION_*` set the other options.
 
     Raises:
-        ConfigurationError: If the object cannot be found, or has handlers that are not supported.
+        ConfigurationError: If the object at `encryption.path` cannot be found, or has handlers that are not supported.
     """
     path = section_of(read_config(file), "encryption").get("path")
     if not path or os.environ.get("PGSTATE_ENCRYPTION_KEYS"):
@@ -179,10 +179,10 @@ def _resolved(name: str, value: Any, prefix: str) -> str:
     def variable(found: re.Match[str]) -> str:
         if not found[1].startswith(prefix):
             raise ConfigurationError(
-                f"header {name!r} of webhooks names {found[1]}, which does not begin with {prefix}"
+                f"header {name!r} of webhooks names the variable {found[1]}, which does not begin with {prefix}"
             )
         if found[1] not in os.environ:
-            raise ConfigurationError(f"header {name!r} of webhooks names {found[1]}, which is not set")
+            raise ConfigurationError(f"header {name!r} of webhooks names the variable {found[1]}, which is not set")
         return os.environ[found[1]]
 
     return _VARIABLE.sub(variable, value)

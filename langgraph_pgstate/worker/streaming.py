@@ -1,8 +1,9 @@
 """Writing of the events of the runs that a worker executes.
 
 The events of all runs are stored together, every 50 ms. A transaction that stores a checkpoint or task writes also
-stores the run's events until then. So work that is not repeated after a crash has its events. The end of a run stores
-the run's last events. Events that come before a checkpoint wait a little longer, to be stored with it.
+stores the events that the run has yielded so far. Stored work is not repeated after a crash, so its events must not be
+lost. The end of a run stores the run's last events. Events that come before a checkpoint wait a little longer, to be
+stored with it.
 """
 
 from __future__ import annotations
@@ -194,8 +195,8 @@ class RunStream:
     def send(self, transaction: Hashable) -> list[EventBatch]:
         """Return the batches to store in a transaction of the saver. Call `note_commit` after its commit."""
         batches = self.freeze()
-        # Replace the number of a failed transaction that had the same id. `_frozen_to` is not used, because another OS
-        # thread may have frozen more events since.
+        # Replace the number of a failed transaction that had the same id. Do not use `_frozen_to`, because another OS
+        # thread may have frozen more events after `freeze` returned.
         self._sent[transaction] = batches[-1].position + batches[-1].length if batches else 0
         return batches
 
@@ -319,7 +320,7 @@ class StreamWriter:
         with self._lock:
             newer = self._streams.get(claimed.thread_id)
             if newer is not None and newer.key.fencing_token > claimed.key.fencing_token:
-                # Close the stream: its events would never be stored, and its run could wait for ever.
+                # Nothing stores the events of this stream. Close it, so that its run does not wait for their storage.
                 stream.close()
                 return stream
             self._streams[claimed.thread_id] = stream
@@ -360,7 +361,10 @@ class StreamWriter:
         self._note_commit(plan.request.address.thread_id, id(plan))
 
     def before_writes(self, request: WritesRequest) -> Sequence[Statement]:
-        """Return statements that store the run's events with a task's writes, unless the events are streamed again."""
+        """Return statements that store the run's events with a task's writes.
+
+        Return none if LangGraph streams the events again when the superstep is resumed.
+        """
         stream = self._streams.get(request.address.thread_id)
         if stream is None or stream.is_repeated:
             return ()
@@ -418,7 +422,7 @@ class StreamWriter:
             raise failed
 
     def _of(self, database: Database) -> Database:
-        """Return the database of this writer's tenant over a connection."""
+        """Return a database that uses the connection of `database` for this writer's tenant."""
         if self._owner is self:
             return database
         if self._database is None or self._database[0] is not database:

@@ -121,7 +121,8 @@ class TenantLanes:
             if not lane.is_busy:
                 continue
             if not is_available:
-                # Waiting again for the unavailable database would take as long as before. So only stop runs in time.
+                # The database was not available a moment ago, and another wait for it would take too long. So do only
+                # what cannot wait: stop the runs that are due to stop.
                 lane.stop_due()
                 continue
             before, began_at, tenant = len(lane.executions), time.monotonic(), str(lane.tenant)

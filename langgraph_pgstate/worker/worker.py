@@ -158,8 +158,8 @@ class Worker(_Worker):
 
     Each run has a lease on its thread. A run that has lost its lease stores nothing. A blocking node cannot be
     cancelled. When its run is stopped, the worker waits for the superstep boundary, at most for `drain_timeout`. Then
-    the worker goes on, and the node's result is not stored. After a timeout the run ends at once. Other runs of the
-    thread wait for the node, at most for `drain_timeout`.
+    the worker goes on, and the node's result is not stored. A run that exceeds its `timeout` or `superstep_timeout`
+    ends without this wait. Other runs of the thread wait for the node, at most for `drain_timeout`.
 
     Args:
         state: The state whose queue the worker serves. The state must stay open until the worker is closed.
