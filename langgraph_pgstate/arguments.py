@@ -18,7 +18,7 @@ from langgraph_pgstate.scopes import Scope
 
 T = TypeVar("T")
 
-# The maximum length of a typed text column.
+# Maximum number of bytes of a text that has a column of its own, like a run id in metadata.
 _TEXT_BYTES: Final = 512
 
 
@@ -57,7 +57,8 @@ def json_of(name: str, value: Mapping[str, Any] | None, *, is_content: bool = Fa
     Args:
         name: The argument's name, for errors.
         value: The mapping.
-        is_content: Whether NUL is removed. If false, NUL is refused, because two owners could become equal without it.
+        is_content: Whether NUL is removed. If false, NUL is refused, because removing it could make two different
+            owners equal.
 
     Raises:
         ConfigurationError: If it cannot be represented as JSON.
@@ -98,7 +99,9 @@ def has_nul(value: Any) -> bool:
 
 
 def request_scope(scope: Scope | None) -> list[str] | None:
-    """Return a caller's scope as JSON texts. Visible metadata contain at least one of them; `None` allows all.
+    """Return a caller's scope as JSON texts; `None` if the caller sees all objects.
+
+    The caller sees an object if its metadata contain at least one of the texts.
 
     Raises:
         ConfigurationError: If it cannot be represented as JSON.
@@ -302,7 +305,7 @@ def address_of(config: Mapping[str, Any]) -> Address:
 
 
 def text_or_none(value: Any) -> str | None:
-    """Return a value if a typed text column can hold it, otherwise `None`."""
+    """Return a value if it is a text that fits into a column of its own, otherwise `None`."""
     if type(value) is not str or "\0" in value:
         return None
     if value.isascii():

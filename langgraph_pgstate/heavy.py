@@ -41,9 +41,9 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
 async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function in a thread, in the caller's context, and return its result.
 
-    An event loop submits only as many functions as there are threads, and the next when it has taken a result, so that
-    results do not fill the memory while the loop is busy. If the caller is cancelled, the function still runs to its
-    end, and its result is dropped.
+    An event loop submits only as many functions as there are threads. It submits the next one when it has taken a
+    result, so that results do not fill the memory while the loop is busy. If the caller is cancelled, the function
+    still runs to its end, and its result is dropped.
     """
     pid, context = os.getpid(), contextvars.copy_context()
     executor = _executors.get(pid) or _executors.setdefault(pid, ThreadPoolExecutor(_THREADS, "pgstate-heavy"))
@@ -59,9 +59,9 @@ async def compute(weighed: Any, function: Callable[P, T], *args: P.args, **kwarg
 
 
 def has_many_values(value: Any) -> bool:
-    """Return whether encoding a value takes milliseconds because of the number of values in it; strings do not count.
+    """Return whether a value holds so many values that encoding it takes milliseconds. Lengths of strings do not count.
 
-    A long string is encoded by one call, which stops the event loop from a thread as well.
+    A thread would not help with a long string: it is encoded by one call, which stops the event loop in any case.
     """
     return is_heavy(value, size=sys.maxsize)
 

@@ -222,7 +222,9 @@ def _advance(timestamp: int) -> None:
 
 
 def auth_handlers(auth: Any) -> tuple[Callable[..., Any] | None, dict[tuple[str, str], Callable[..., Any]], Any]:
-    """Return the handlers of a `langgraph_sdk.Auth`: for authentication, by resource and action, and for all else.
+    """Return the handlers of a `langgraph_sdk.Auth`.
+
+    They are the handler for authentication, the handlers by resource and action, and the handler for all else.
 
     The names are private, but the class says that it does not change them.
     """
@@ -258,8 +260,8 @@ def unwind_when_cancelled(stack: AsyncExitStack) -> None:
     """Make sure that the exit stack of one of LangGraph's loops is unwound.
 
     `AsyncPregelLoop.__aexit__` calls `self.stack.__aexit__` and runs the returned coroutine in a task. anyio cancels
-    repeatedly, so that task may be cancelled before its first step and run nothing: the loop's node tasks would not be
-    cancelled and its callbacks not called. Then another task unwinds the stack.
+    repeatedly, and may cancel this task before its first step. The coroutine would then run nothing: the loop's node
+    tasks would not be cancelled, and its callbacks not called. In this case another task unwinds the stack.
     """
     aexit = stack.__aexit__
 
@@ -349,7 +351,7 @@ def event_handler(send: Callable[[dict[str, Any]], None]) -> BaseCallbackHandler
 
         def _send(self, event: Any, event_type: str) -> None:
             if not event["parent_ids"] and event["event"].endswith("_end"):
-                # The run's first event has its input already.
+                # Leave out the run's input, because its first event has it already.
                 event["data"].pop("input", None)
             send(event)
 
@@ -468,7 +470,8 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
                 return ormsgpack.Ext(code, encode_exactly(content))
             if id(type(value)) not in noted:
                 note(value)
-            # LangGraph's strict hook reads numpy arrays and builds no tuples.
+            # Encode numpy arrays as LangGraph does: its strict hook can build them, but not the tuples of the exact
+            # form.
             is_array = type(value).__module__ == "numpy"
             return (convert if is_array else convert_exactly)(value)
 

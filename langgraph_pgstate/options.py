@@ -297,10 +297,10 @@ class SaverOptions(TypedDict, total=False):
         tenant: The only tenant whose rows are seen and written, in tables that keep tenants apart; see
             `setup(tenancy="rls")`.
         serde: Serializer of values; LangGraph's own by default. A serializer that is passed here decides for itself
-            which types it builds. It may encrypt, so a state copies chat messages to their table in clear text only
-            with LangGraph's own.
+            which types it builds. It may encrypt values. Therefore a state copies chat messages to their table in
+            clear text only with LangGraph's own serializer.
         allowed_types: Further types that may be built: classes, or names like `"shop.state:Order"`, whose modules are
-            imported now. Built without this option are LangGraph's own types and, unless `strict` is set, data types
+            imported now. LangGraph's own types are always built. Unless `strict` is set, so are data types
             (dataclasses, pydantic models, enums, named tuples, attrs classes, subclasses of the standard library's
             values) of modules that this process has imported. Building a value calls its class. `["*"]` allows all
             types and trusts whoever can write to the database.

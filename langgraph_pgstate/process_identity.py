@@ -1,8 +1,8 @@
 """Ids of the processes that hold leases and runs, the detection of dead holders, and the clock of leases.
 
 A holder id names the machine's boot, the namespace of process ids and the process, so that another process of the same
-machine can detect a killed holder at once. Where it cannot (another machine, another container, a system without
-`/proc`), expiry decides: a holder renews the time until which it is considered alive.
+machine can detect a killed holder at once. Where this is impossible (another machine, another container, a system
+without `/proc`), a holder counts as dead when it no longer renews the time until which it is considered alive.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class _State:
         self._counts_reads = options.get("recover_journal", True)
 
     def _saver_options(self, options: StateOptions) -> SaverOptions:
-        # The serializer is already given its types, and the database its tenant.
+        # The serializer has its allowed types already, and the database has its tenant.
         shared: StateOptions = {
             **options,
             "serde": self._codec.serde,
@@ -786,7 +786,7 @@ class AsyncPGState(_State):
 
     @classmethod
     def open(cls, dsn: str, **options: Unpack[OpenStateOptions]) -> Opening[Self]:
-        """Async twin of `PGState.open`: enter what it returns as `async with`, or await it and `close` the state."""
+        """Async twin of `PGState.open`. Enter the result with `async with`, or await it and `close` the state."""
         return Opening(partial(cls._open, nullcontext(dsn), options), cls.close)
 
     @classmethod

@@ -75,7 +75,7 @@ class Admin:
         database: The database.
         tenant: The tenant whose threads are processed, if tenants are kept apart.
         serde: The serializer of the application's saver, if it is not the default. `check` and `upcast` decode with it.
-            Imports split values into shared segments only with LangGraph's own serializer.
+            With another serializer than LangGraph's own, an import does not split values into shared segments.
         encryption: The encryption of the application's saver, if it has one.
         retry: How often calls are repeated when a connection is lost.
 
@@ -267,7 +267,7 @@ class Admin:
         return report
 
     def data_keys(self) -> list[KeyCounts]:
-        """Return the number of data keys by the master keys that have wrapped them."""
+        """Return, for each master key, the number of data keys that it has wrapped."""
         rows: list[Any] = self._database.run(count_keys, self._queries)
         return [KeyCounts(*row) for row in rows]
 
@@ -335,11 +335,11 @@ class Admin:
         """Store digests of the words of messages and memories that were encrypted without `search="words"`.
 
         First give all programs an encryption with `search="words"`. The application may run; safe to repeat. The words
-        are those of an item's fields to index, else of a memory's text, else of the whole value. Content that does not
-        decrypt is not changed.
+        come from an item's fields to index. Without such fields, they come from its `content`, and without a `content`
+        from its whole value. Content that does not decrypt is not changed.
 
         Returns:
-            A report: `rows` were read, and digests were added to `values` of them.
+            A report. Its `rows` counts the rows that were read. Its `values` counts the rows that got digests.
 
         Raises:
             ConfigurationError: If there is no encryption, or it does not have `search="words"`.
@@ -414,7 +414,7 @@ class Admin:
         Threads are copied in the order of their ids, in transactions of at most a few dozen checkpoints. If
         interrupted, a repeated call continues and skips equal checkpoints. A further call also copies checkpoints that
         the old application has written since. Values are copied as bytes. Only messages are decoded, to record them
-        like `backfill`.
+        as `backfill` does.
 
         Args:
             source_dsn: The database of the old application; may be the same one.
@@ -529,14 +529,15 @@ class Admin:
         are copied again, in at most five passes. If programs go on writing, some items remain for the next call. If an
         item exists here already, the value that was stored last wins, and a replaced value stays as a version. If
         interrupted, a repeated call continues. An item that was deleted in the source after the copy stays here.
-        Embeddings are copied if an index of this schema has their number of dimensions and embeds the same fields. So
-        call `setup` of the new store before. Other items are embedded later, like items whose model failed.
+        Embeddings are copied if an index of this schema has their number of dimensions and embeds the same fields. The
+        `setup` of the new store makes this index, so call it before. Other items are embedded later, as after a failure
+        of the embedding model.
 
         Args:
             source_dsn: The database of the old application; may be the same one.
             source_schema: Schema of its tables.
-            index: Index that gets the embeddings. It must use the same model. By default, the only index with their
-                number of dimensions.
+            index: Index that gets the embeddings. It must use the model that made them. By default, the only index with
+                their number of dimensions.
             vectors: Whether embeddings are copied.
             language: The `language` of the new store.
             progress: Called after each portion with the number of items and the total.
@@ -626,7 +627,10 @@ class Admin:
         queries: Queries,
         after: str | None = "",
     ) -> Iterator[str]:
-        """Yield the ids of all threads, read page by page. With `None`, also the empty id, which other savers allow."""
+        """Yield the ids of all threads after an id, read page by page.
+
+        With `None`, the empty id is yielded, too, which other savers allow.
+        """
         while page := database.run(next_page, queries, after):
             yield from page
             after = page[-1]

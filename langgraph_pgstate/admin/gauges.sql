@@ -4,7 +4,7 @@ SELECT set_config('statement_timeout', :timeout::text, true);
 
 -- name: measure_queue
 -- Return the runs in the queue by queue, graph, version and status: their number, the longest waiting or running time
--- in seconds, and whether a living worker accepts them. Reads at most a number of runs.
+-- in seconds, and whether a living worker accepts them. Reads at most a given number of runs.
 SELECT q.queue, q.graph, q.status, count(*), max(q.seconds), EXISTS (
     SELECT 1 FROM /*schema*/workers w
     WHERE w.seen_at > now() - interval '30 seconds' AND q.queue = ANY(w.queues) AND q.graph = ANY(w.graphs)
@@ -28,7 +28,7 @@ GROUP BY served.queue;
 
 -- name: measure_running
 -- Return the number of running runs, of runs whose process has died, and the age in seconds of the oldest. Reads at
--- most a number of runs.
+-- most a given number of runs.
 SELECT count(*), count(*) FILTER (WHERE r.alive_until < now()),
     coalesce(max(extract(epoch FROM now() - r.started_at)), 0)::double precision
 FROM (
@@ -37,7 +37,7 @@ FROM (
 
 -- name: count_recent_runs
 -- Return the number of runs that began in the last hour, by agent and status: for the 50 agents with most runs, and for
--- all other agents together as `other`. Reads at most a number of runs.
+-- all other agents together as `other`. Reads at most a given number of runs.
 SELECT CASE WHEN a.place <= 50 THEN a.agent ELSE 'other' END, a.status, sum(a.runs)::bigint
 FROM (
     SELECT c.agent, c.status, c.runs, dense_rank() OVER (ORDER BY c.total DESC, c.agent) AS place
@@ -57,8 +57,8 @@ GROUP BY 1, 2;
 
 -- name: measure_recent_calls
 -- Return the model calls that began in the last hour, by agent and model: their number, cost, tokens, and how many had
--- no price; for the 50 pairs with most calls, and for all other pairs together as `other`. Reads at most a number of
--- calls.
+-- no price; for the 50 pairs with most calls, and for all other pairs together as `other`. Reads at most a given number
+-- of calls.
 SELECT CASE WHEN c.place <= 50 THEN c.agent ELSE 'other' END, CASE WHEN c.place <= 50 THEN c.model ELSE 'other' END,
     sum(c.calls)::bigint, coalesce(sum(c.cost), 0)::double precision, coalesce(sum(c.input_tokens), 0)::bigint,
     coalesce(sum(c.output_tokens), 0)::bigint, sum(c.unpriced)::bigint
@@ -78,8 +78,8 @@ FROM (
 GROUP BY 1, 2;
 
 -- name: count_recent_refusals
--- Return the number of runs that were refused in the last hour before they began, by error. Reads at most a number of
--- events.
+-- Return the number of runs that were refused in the last hour before they began, by error. Reads at most a given
+-- number of events.
 -- leaves: events.payload
 SELECT coalesce(e.payload ->> 'error_type', ''), count(*)
 FROM (
@@ -90,7 +90,7 @@ GROUP BY 1;
 
 -- name: measure_interrupts
 -- Return the number of interrupted threads, and the seconds since the last activity of the thread that has waited
--- longest. Counts at most a number of threads.
+-- longest. Counts at most a given number of threads.
 SELECT count(*), coalesce(extract(epoch FROM now() - (
     SELECT min(l.updated_at) FROM /*schema*/threads l WHERE l.status = 'interrupted'
 )), 0)::double precision
@@ -100,7 +100,7 @@ FROM (
 
 -- name: measure_unknown_effects
 -- Return the number of actions with an unknown outcome, and the seconds since the oldest began, by tool. Reads at most
--- a number of actions.
+-- a given number of actions.
 SELECT e.tool, count(*), coalesce(max(extract(epoch FROM now() - e.started_at)), 0)::double precision
 FROM (
     SELECT u.tool, u.started_at FROM /*schema*/unknown_effects u LIMIT :most
@@ -109,23 +109,23 @@ GROUP BY e.tool;
 
 -- name: measure_journal
 -- Return the number of entries that are not in the tables yet, and the age in seconds of the oldest. Reads at most a
--- number of entries.
+-- given number of entries.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - j.created_at)), 0)::double precision
 FROM (
     SELECT n.created_at FROM /*schema*/journal n LIMIT :most
 ) AS j;
 
 -- name: measure_expired
--- Return the number of expired threads that still exist, and the seconds since the first of them expired. Reads at
--- most a number of threads.
+-- Return the number of expired threads that still exist, and the seconds since the first of them expired. Reads at most
+-- a given number of threads.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - t.expires_at)), 0)::double precision
 FROM (
     SELECT n.expires_at FROM /*schema*/threads n WHERE n.expires_at <= now() ORDER BY n.expires_at LIMIT :most
 ) AS t;
 
 -- name: measure_webhooks
--- Return the number of webhooks to deliver, the seconds since the end of the oldest of their runs, and
--- the number of webhooks that could not be delivered in the last day. Reads at most a number of rows of each.
+-- Return the number of webhooks to deliver, the seconds since the end of the oldest of their runs, and the number of
+-- webhooks that could not be delivered in the last day. Reads at most a given number of rows of each.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - w.ended_at)), 0)::double precision, (
     SELECT count(*) FROM (
         SELECT 1 FROM /*schema*/webhooks f
@@ -137,7 +137,7 @@ FROM (
 ) AS w;
 
 -- name: measure_exports
--- Return the number of queued rows of spans to export, and the age in seconds of the oldest. Reads at most a
+-- Return the number of queued rows of spans to export, and the age in seconds of the oldest. Reads at most a given
 -- number of rows.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - e.created_at)), 0)::double precision
 FROM (

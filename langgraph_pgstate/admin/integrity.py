@@ -36,8 +36,8 @@ class _Segment:
         size: Bytes of its content.
         count: Number of elements, if its content is an array.
         why: Defect of the segment, if any.
-        decoded: With a deep check, the defect of each decoded value by its place, `(type, offset, length)`; `None` for
-            no defect. The key `None` stands for the elements of a list.
+        decoded: What a deep check found: maps the place of each decoded value, `(type, offset, length)`, to its defect,
+            or to `None` if it has no defect. The place `None` stands for the elements of a list.
     """
 
     size: int = 0

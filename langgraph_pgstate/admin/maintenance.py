@@ -57,11 +57,11 @@ async def maintain(
     await run(partitions.make_days, queries, strayed=True, lock_timeout=_LOCK_TIMEOUT)
     owners = [runner] if tenants is None else tenants
     old = [{*await one.run(partitions.list_old_days, queries, stream_ttl)} for one in owners]
-    # A day's partition has the events of all tenants.
+    # Drop only the days that all tenants list, because a day's partition has the events of all tenants.
     days = await run(partitions.drop_days, queries, sorted(set.intersection(*old)) if old else [])
     gone: list[str] = []
     if drop_older_than is not None:
-        # A month's partition has the spans of all tenants.
+        # Drop only the months that all tenants list, because a month's partition has the spans of all tenants.
         months_of = [{*await one.run(partitions.list_old_months, queries, drop_older_than)} for one in owners]
         gone = sorted(set.intersection(*months_of)) if months_of else []
     dropped = await run(partitions.drop_months, queries, gone)
@@ -111,8 +111,8 @@ async def _settle_dead_runs(runner: Runner, queries: Queries) -> int:
 async def note(db: Connection, queries: Queries, seconds: float, report: MaintenanceReport) -> None:
     """Store the results of maintenance and the current sizes of the tables. One statement.
 
-    The results of policies are stored as numbers. All tenants read the table, and an erasure leaves it as it is, so it
-    must name no thread and no policy.
+    The results of policies are stored only as numbers, without names of threads and policies, because all tenants can
+    read these rows and an erasure does not change them.
     """
     policies = sum(report.policies, PolicyReport(""))
     numbers = {name: value for name, value in asdict(policies).items() if type(value) is int}

@@ -75,7 +75,7 @@ async def list_table_sizes(db: Connection, queries: Queries) -> list[TableSize]:
     rows = await db.fetch(queries.list_table_sizes, {"schema": f'"{queries.schema}"'})
     exact: dict[str, int] = {}
     is_small = sum(row[1] for row in rows) < _COUNTED_BYTES and "threads" in {row[0] for row in rows}
-    # If tenants are kept apart, only a tenant's rows can be counted.
+    # If tables keep tenants apart, rows can be counted only for one tenant.
     if is_small and (db.tenant is not None or not await has_walls(db, queries)):
         exact = dict(await db.fetch(queries.count_rows, {}))
     return [

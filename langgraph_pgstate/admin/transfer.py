@@ -123,10 +123,10 @@ class Store(Protocol):
         ...
 
     def plain(self, value: Encoded) -> Any:
-        """Return a value of JSON types.
+        """Return a decoded value that consists only of JSON's types.
 
         Raises:
-            TypeError: If the value has another type.
+            TypeError: If the value contains another type.
         """
         ...
 
@@ -260,7 +260,7 @@ class _Copy:
     def _portions(
         self, records: Sequence[Record], missing: Mapping[str, Sequence[str]]
     ) -> Iterator[tuple[list[Record], list[Hashable]]]:
-        """Return the records in order, with the keys of the values they need, split by the size of a transaction."""
+        """Yield the records in order, split into transactions, each with the keys of the values that it needs."""
         portion: list[Record] = []
         keys: dict[Hashable, None] = {}
         size = 0

@@ -151,7 +151,7 @@ class LangGraphStore:
             raise DecryptionError(where, "the key must be that of the application that wrote it") from error
 
     def plain(self, value: Encoded) -> Any:
-        """Return a value of JSON types."""
+        """Return a decoded value that consists only of JSON's types."""
         return plain_value(value)
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:

@@ -89,7 +89,7 @@ WHERE (m.expires_at IS NULL OR m.expires_at > now()) AND (:since::timestamptz IS
 
 -- name: list_memories_to_export
 -- Return the next items that have not expired, in the order of their keys: all, or only items that changed since a
--- time. Items that changed from `until` on until now are left out. Returns as many items as fit into a number of
+-- time. Items that changed between `until` and now are left out. Returns as many items as fit into a number of
 -- bytes, but at least one.
 -- opens: memories.value from value
 SELECT p.namespace, p.key, p.value::text, p.created_at, p.updated_at, p.expires_at,

@@ -110,7 +110,10 @@ class PGStateStore:
             return Encoded(type_, data)
 
     def plain(self, value: Encoded) -> Any:
-        """Return a value of JSON types. The application's serializer decodes values in its own format."""
+        """Return a decoded value that consists only of JSON's types.
+
+        If the application has its own serializer, that serializer decodes the value.
+        """
         if self._codec.is_native:
             return plain_value(value) if value.type != TYPE_INT else int(value.data)
         return self._codec.plain.loads(value.type, value.data, "a plain value")
@@ -200,7 +203,8 @@ class PGStateStore:
                 home, manifest = record.checkpoint_id, mine
             entry = manifest.entry(channel, version) if manifest else None
             if isinstance(entry, Inline) and manifest is mine:
-                # The same row is written again. A value in another checkpoint's row would have to move to a segment.
+                # The value is in the row that is written again, and can stay there. If it were in the row of another
+                # checkpoint, it would have to move to a segment.
                 given[channel], new[channel] = Encoded(entry.type, entry.data), version
             elif home and manifest and isinstance(entry, Inline | Slice | Elements):
                 others[home] = manifest

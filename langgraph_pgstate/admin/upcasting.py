@@ -97,7 +97,8 @@ async def _upcast(
             return
         state = row.decode()
         if is_old_format(state):
-            # The checkpoint's pending sends are among its parent's writes, and would be stored twice.
+            # In this format, pending sends are stored among the parent's writes. If the checkpoint were written again,
+            # they would be stored twice.
             report.problems.append(Problem(address.thread_id, str(address), "its format is too old to be written"))
             return
         checkpoint: Any = after.checkpoint

@@ -53,7 +53,7 @@ async def add_words_to_page(
 
 
 def _text_of(value: Mapping[str, Any], fields: Sequence[str] | None) -> str:
-    """Return the text by which an item is searched: of its fields to index, else its `content`, else all its value."""
+    """Return the text by which an item is searched: its fields to index, or else its `content`, or else its value."""
     if fields:
         return words_of(texts_of(value, fields))
     text = value.get("content")

@@ -75,7 +75,7 @@ def archive(
     if given is None and action == "delete":
         raise ConfigurationError("archive delete requires the threads")
     if given is None and source is None and action == "restore":
-        raise ConfigurationError("archive restore requires the threads, or --from for all that are archived there")
+        raise ConfigurationError("archive restore requires the threads, or --from URL for all threads of that archive")
     with target.connect() as state:
         if action == "list":
             page = state.archive.list(user_id=user, agent=agent, limit=limit)
@@ -122,7 +122,7 @@ def _put(
     dry_run: bool,
 ) -> None:
     if to is None:
-        raise ConfigurationError("archive put requires --to, the place of the archive")
+        raise ConfigurationError("archive put requires --to with the URL of the archive")
     if not threads and user is None and agent is None and older_than is None:
         raise ConfigurationError("archive put requires the threads, or --older-than, --user or --agent to choose them")
     with target.connect() as state:

@@ -44,7 +44,7 @@ def audit(
         typer.Option(metavar="NAME", help="With adopt: who declares the events genuine; by default the shell's user."),
     ] = None,
 ) -> None:
-    """Verify or export chains of events, or adopt older ones.
+    """Verify or export the chains of events, or adopt events that are in no chain yet.
 
     The exit code is 1 if an event was removed, changed or inserted.
     """

@@ -56,7 +56,7 @@ def tree(
         try:
             nodes = outline(state.saver.list(config, limit=limit + 1))
         except StateVersionError:
-            # Only the application can read these values. The tree is drawn without them.
+            # Only the application can read values of this state version, so draw the tree without values.
             nodes = outline(state.saver.list(config, limit=limit + 1, metadata_only=True))
         labels = {item.checkpoint_id: item.label for item in state.threads.labels(thread) if not item.checkpoint_ns}
         found = state.threads.get(thread)

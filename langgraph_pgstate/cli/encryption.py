@@ -35,7 +35,7 @@ def encryption(
     """Count, rewrap or rotate keys; encrypt content; add words.
 
     The master keys are those of PGSTATE_ENCRYPTION_KEYS. The application may run. After an interruption, call it again
-    to continue. `words` makes what was encrypted before PGSTATE_ENCRYPTION_SEARCH=words findable.
+    to continue. After `words`, searches also find what was encrypted before PGSTATE_ENCRYPTION_SEARCH=words was set.
     """
     for given, name, wanted in (
         (scope, "--scope", "rotate"),

@@ -65,11 +65,11 @@ def export(
     target: Target = ctx.obj
     if format == "parquet":
         if to is None:
-            raise ConfigurationError("export parquet requires --to, the place of the files")
+            raise ConfigurationError("export parquet requires --to with the place of the files")
         _export_parquet(target, to, month, content, drop_older_than)
         return
     if endpoint is None:
-        raise ConfigurationError(f"export otlp requires --endpoint, the collector, or {OTLP_VARIABLE}")
+        raise ConfigurationError(f"export otlp requires --endpoint or {OTLP_VARIABLE} with the URL of the collector")
     if follow and target.is_json:
         raise ConfigurationError("--follow prints no JSON: leave out --json")
     with target.open() as dsn:

@@ -69,7 +69,7 @@ def answer(
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers; by default the shell's user.")] = None,
     text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
 ) -> None:
-    """Answer an interrupt, once. An enqueued run is resumed by a worker, others when the application resumes them."""
+    """Answer an interrupt, once. A worker resumes an enqueued run; the application must resume any other run."""
     target: Target = ctx.obj
     with target.connect() as state:
         part = state.interrupts

@@ -34,7 +34,7 @@ def limits(
     target: Target = ctx.obj
     is_set = concurrency is not None or rate is not None
     if queue is None and (is_set or remove or key is not None):
-        raise ConfigurationError("limits requires the queue to set a limit")
+        raise ConfigurationError("limits requires the name of the queue if a limit is set or removed")
     if queue is not None and is_set is remove:
         raise ConfigurationError("limits requires --concurrency or --rate, or both, or --remove")
     with target.connect() as state:

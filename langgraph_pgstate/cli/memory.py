@@ -104,17 +104,17 @@ def memory(
             raise ConfigurationError(f"memory {action} takes no KEY")
         if action == "import-langgraph":
             if source is None:
-                raise ConfigurationError("memory import-langgraph requires --from, the database of LangGraph's store")
+                raise ConfigurationError("memory import-langgraph requires --from with the DSN of LangGraph's store")
             _import(target, source, source_schema=source_schema, index=index, vectors=vectors, language=language)
         else:
             if goal is None:
-                raise ConfigurationError("memory export-langgraph requires --to, the database of LangGraph's store")
+                raise ConfigurationError("memory export-langgraph requires --to with the DSN for LangGraph's store")
             _export(target, goal, target_schema=goal_schema, index=index, vectors=vectors)
         return
     if (key is None) and action in ("show", "history"):
         raise ConfigurationError(f"memory {action} requires the KEY, and the user, tenant and agent of the memory")
     if key is None and action == "drop-index":
-        raise ConfigurationError("memory drop-index requires the name of the index: see memory indexes")
+        raise ConfigurationError("memory drop-index requires the name of an index; `memory indexes` lists the names")
     if key is not None and action in ("list", "indexes", "reindex"):
         raise ConfigurationError(f"memory {action} takes no KEY: use memory show KEY")
     if action == "reindex":

@@ -36,7 +36,7 @@ STATUS_STYLES: Final = {
     "cancelled": "yellow",
     "unknown": "yellow",
 }
-# Prose is folded to this width before a narrow table loses a column.
+# On a narrow terminal, columns of prose are folded to this width before a column is left out.
 _PROSE_WIDTH: Final = 24
 
 
@@ -115,7 +115,7 @@ def log_to_terminal(process: str = "") -> None:
 def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int, int | None], None]]:
     """Show the progress of a job on a terminal. Yield a function that takes the finished number and the total."""
     if not errors.is_terminal:
-        # rich before 14.3 prints an empty line there even for a bar that is switched off.
+        # If the output is no terminal, rich before 14.3 prints an empty line even for a bar that is switched off.
         yield lambda done, total: None
         return
     from rich.progress import (
@@ -169,7 +169,7 @@ def job(doing: str) -> Iterator[Callable[[Progress], None]]:
 def command_of(name: str, *arguments: str, **options: str | None) -> str:
     """Return a command line, quoted for a shell. Options that are `None` are left out."""
     given = [part for option, value in options.items() if value is not None for part in (f"--{option}", value)]
-    # An id that begins with a dash is no option.
+    # An id may begin with a dash. After `--`, it is not taken for an option.
     is_marked = any(one.startswith("-") for one in arguments)
     return shlex.join([name, *given, "--", *arguments] if is_marked else [name, *arguments, *given])
 
@@ -209,7 +209,8 @@ def as_json(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if is_dataclass(value) and not isinstance(value, type):
-        # Times of table rows are in the server's time zone. Times inside a state are not changed.
+        # PostgreSQL returns times of rows in the server's time zone, so convert them to UTC. Times inside a state are
+        # not changed.
         return {field.name: as_json(utc(getattr(value, field.name))) for field in fields(value)}
     if hasattr(value, "model_dump"):
         return as_json(value.model_dump())

@@ -215,7 +215,7 @@ def _wait(target: Target, state: PGState, handle: RunHandle) -> Any:
 
 
 def _leave_waiting(target: Target, thread_id: str, run_id: str, last: str | None) -> NoReturn:
-    """Print how to continue waiting for a run, and end the command, after Ctrl-C."""
+    """After Ctrl-C, print the command that waits for the run again, and end this one."""
     command = f"{target.program()} {command_of('join', thread_id, run_id, after=last)}"
     errors.print(f"[yellow]stopped waiting; the run stays in the queue, or goes on.[/] Its events: {escape(command)}")
     raise typer.Exit(INTERRUPTED) from None
@@ -436,7 +436,7 @@ def _work(
                 await state.memory.setup_indexes()
                 served = {name: source.with_store(state.memory) for name, source in graphs.items()}
             worker = AsyncWorker(state, served, **options)
-            # Graphs that import the ledger of `agent_server` run in a worker as in `serve`.
+            # Graphs may import the ledger of `agent_server`. Make it use this state, as `serve` does.
             with serving(state):
                 return await (worker.run_until_idle() if once else worker.run_forever())
 

@@ -220,8 +220,8 @@ def maintain(
 ) -> None:
     """Make partitions, end dead runs, sweep expired threads.
 
-    Run it daily. A run is dead if its process has died. The exit code is 1 if an error kept a policy of retention from
-    some threads.
+    Run it daily. A run is dead if its process has died. The exit code is 1 if a policy of retention failed on some
+    threads.
     """
     target: Target = ctx.obj
     with target.connect() as state:

@@ -55,7 +55,7 @@ def retention(
     """Set how long threads are kept, and what happens then.
 
     `maintain` and workers apply the policies. They do not change a thread under a legal hold. The exit code of `apply`
-    is 1 if an error kept a policy from threads that are due.
+    is 1 if a policy failed on threads that are due.
     """
     target: Target = ctx.obj
     if name is None and action in ("set", "remove"):

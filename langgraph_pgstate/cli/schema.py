@@ -46,7 +46,7 @@ def setup(
     if sql and tenancy is not None:
         raise ConfigurationError("--sql prints no row-level security: leave out --tenancy")
     if sql and audit:
-        raise ConfigurationError("--sql cannot turn on the audit, which needs a row: leave out --audit")
+        raise ConfigurationError("--sql does not print what turns on the audit: leave out --audit")
     if sql:
         script = Admin.setup_script(target.schema)
         if target.is_json:

@@ -60,7 +60,7 @@ class Target:
         else:
             name = min(sys.argv[0], os.path.relpath(sys.argv[0]), key=len)
             name = shlex.quote(name)
-        # The environment variable may name another database.
+        # Leave the DSN out only if the environment variable names the same database.
         dsn = " --dsn ..." if self.dsn and os.environ.get(DSN_VARIABLE) != self.dsn else ""
         schema = f" --schema {shlex.quote(self.schema)}" if self.schema != DEFAULT_SCHEMA else ""
         tenant = "" if self.tenant is None else f" --tenant {shlex.quote(self.tenant)}"
@@ -101,7 +101,7 @@ class Target:
             read_dsn(self.dsn, DSN_VARIABLE if self.dsn == os.environ.get(DSN_VARIABLE) else "--dsn")
             yield self.dsn
             return
-        # typer ignores an empty environment variable.
+        # Refuse an environment variable that is empty, because typer ignores it.
         dsn_from_environment(os.environ)
         if not create and not _holds_data(Path(DEFAULT_EMBEDDED_PATH)):
             raise NotFoundError(

@@ -44,7 +44,10 @@ class Node:
 
 
 def short_id(checkpoint_id: str) -> str:
-    """Return the end of a checkpoint id, as the inspector's pages show it. A UUIDv6 begins with the time."""
+    """Return the end of a checkpoint id, as the inspector's pages show it.
+
+    Beginnings of ids are often equal, because a UUIDv6 begins with the time.
+    """
     return checkpoint_id[-12:]
 
 
@@ -174,7 +177,7 @@ def _nodes(source: str, item: CheckpointTuple, parent: CheckpointTuple | None, n
 
 
 def _new_messages(item: CheckpointTuple, parent: CheckpointTuple | None) -> list[BaseMessage]:
-    """Return the messages of a list that the parent does not have."""
+    """Return the messages in a checkpoint's list of messages that its parent's list does not have."""
     before = (parent.checkpoint.get("channel_values") or {}) if parent else {}
     for channel, value in (item.checkpoint.get("channel_values") or {}).items():
         if isinstance(value, list) and value and all(isinstance(element, BaseMessage) for element in value):

@@ -39,8 +39,8 @@ _PING_SECONDS: Final = 3.0
 _MAX_CURSORS: Final = 64
 # Seconds for which a connection remembers a fact about the database.
 _KNOWN_SECONDS: Final = 10.0
-# Iterations of the event loop between LangGraph's put of the input and its first node: with an eager stream five in
-# Python 3.11 and 3.13, else one.
+# Iterations of the event loop from LangGraph's put of a run's input to the start of the first node. With LangGraph's
+# `stream_eager` they are five in Python 3.11 and 3.13, otherwise one.
 _TURNS: Final = 5
 
 
@@ -140,7 +140,7 @@ class BlockingConnection:
             answer = self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
             return answer.command_tuples or 0
-        # In the caller's pipeline the result arrives with the next sync; leaving an inner pipeline syncs.
+        # In the caller's pipeline, the result would arrive only with the next sync. Leaving an inner pipeline syncs.
         with self.connection.pipeline() if _is_in_pipeline(self.connection) else nullcontext():
             cursor = self._execute_walled(query, parameters)
         return cursor.rowcount
@@ -254,7 +254,7 @@ class BlockingConnection:
                             if self.tenant is not None:
                                 framing.execute(SETTING.text, [self.tenant], prepare=False)
                             for query, parameters in statements:
-                                # A cursor holds only one result.
+                                # A cursor holds only one result. Use another cursor if this text was sent before.
                                 text = self._statements.form_of(query)
                                 if text in sent:
                                     self._cursors.pop(text, None)
@@ -518,7 +518,7 @@ class AsyncConnection:
                             if self.tenant is not None:
                                 await framing.execute(SETTING.text, [self.tenant], prepare=False)
                             for query, parameters in statements:
-                                # A cursor holds only one result.
+                                # A cursor holds only one result. Use another cursor if this text was sent before.
                                 text = self._statements.form_of(query)
                                 if text in sent:
                                     self._cursors.pop(text, None)
@@ -587,10 +587,10 @@ class AsyncConnection:
 def adapter_of(connection: Any, kind: type[T]) -> T:
     """Return the adapter of a pool's connection.
 
-    The adapter is stored on the connection, because its cursors are then used again, which halves their cost.
+    The adapter is stored on the connection, so that later calls use its cursors again. This halves the cost of cursors.
 
-    Adapters of pooled connections are shared, because a call uses such a connection exclusively. Savers that share one
-    connection wait only for their own calls, so each saver has its own adapter.
+    Savers share the adapter, because only one call at a time uses a pooled connection. Savers that share a connection
+    without a pool do not wait for each other's calls, so there each saver makes its own adapter.
     """
     attributes = connection.__dict__
     if _ADAPTER not in attributes:
@@ -600,7 +600,7 @@ def adapter_of(connection: Any, kind: type[T]) -> T:
 
 
 def _note_places(contents: Contents | None, result: Any) -> None:
-    """Store in a statement's `Contents`, once, the place of each column in its results."""
+    """Store the place of each column of a statement's results in its `Contents`, unless it is stored already."""
     if contents is not None and contents.places is None:
         contents.places = {(result.fname(place) or b"").decode(): place for place in range(result.nfields)}
 
@@ -636,7 +636,7 @@ async def _seal_all_beside(
 
 
 async def _refuse_encrypted(db: BlockingConnection | AsyncConnection, contents: Contents, rows: Rows) -> None:
-    """Refuse encrypted texts, in a program without keys. One round trip if a text looks encrypted.
+    """Refuse encrypted texts in a program without keys. Makes one round trip, but only if a text looks encrypted.
 
     Raises:
         EncryptedError: If a text is encrypted.
@@ -659,8 +659,8 @@ def _check_encoding(connection: PsycopgConnection | AsyncPsycopgConnection) -> N
     """
     if connection.pgconn.parameter_status(b"client_encoding") == b"SQL_ASCII":
         raise ConfigurationError(
-            "the connection's client_encoding must be UTF8, got SQL_ASCII, which a database of this encoding has by "
-            "default: connect with client_encoding=utf8"
+            "the connection's client_encoding must be UTF8, got SQL_ASCII, the default for databases with this "
+            "encoding: connect with client_encoding=utf8"
         )
 
 

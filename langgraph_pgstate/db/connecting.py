@@ -25,7 +25,8 @@ from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.options import PoolSettings
 
 DEFAULT_PREPARE_THRESHOLD = 5
-# Options that detect within a minute that a peer vanished silently (failover, a dropped NAT entry), not in two hours.
+# Options by which the loss of a peer that vanished silently (failover, a dropped NAT entry) is detected within a
+# minute. The defaults take two hours.
 _NETWORK = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
 # Seconds until another attempt to reach a host that does not respond.
 _CONNECT_TIMEOUT = 10
@@ -39,7 +40,7 @@ _pool_log: Final = logging.getLogger("psycopg.pool")
 
 
 class _Reported(logging.Filter):
-    """Removes psycopg's log lines about this package's pools: one for each attempt and connection of an outage.
+    """Removes psycopg's log lines about this package's pools. In an outage, psycopg logs each attempt to connect.
 
     This package logs one line for the outage (`Outage`). At the level DEBUG, all lines remain.
     """
@@ -314,7 +315,7 @@ class _Wait:
 
 
 class _TasksUntilCancelled:
-    """The task queue of a pool's worker. It ends the worker after a cancellation."""
+    """The task queue of a pool's worker. If the worker was cancelled, `get` raises, so that the worker ends."""
 
     def __init__(self, queue: asyncio.Queue[Any]) -> None:
         self._queue = queue

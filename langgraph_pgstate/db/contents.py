@@ -58,7 +58,8 @@ _LINE: Final = re.compile(
 _SEALED_TEXT: Final = f'"{TEXT_MAGIC}'
 # Number of characters at the beginning of an encrypted text that name its data key.
 _HEAD: Final = 17
-# Parameters that list several rows. Content is bound to one row, so such a list must have one item to get content.
+# Parameters that may name several rows in a list. Encrypted content is bound to the key of one row, so a parameter that
+# is a part of this key must list exactly one item.
 _OF_SEVERAL: Final = ("thread_ids", "run_ids", "namespaces")
 # Integers that orjson reads as floats.
 _LONG: Final = re.compile(rb"\d{19}")
@@ -242,7 +243,7 @@ class Contents:
 
                 def find(name: str, row: Any = row) -> Any:
                     place = places.get(name)
-                    # A result has the parts of each row's key, except a part that is one parameter for all rows.
+                    # Each part of a row's key is a column of the result, or a parameter that is the same for all rows.
                     return parameters[name] if place is None else row[place]
 
                 try:
@@ -266,9 +267,10 @@ class Contents:
         return found
 
     def key_ids(self, rows: Sequence[Any]) -> dict[str, str]:
-        """Return the ids of data keys in texts that look encrypted, each with the column of a text.
+        """Return the ids of data keys that are named in texts which look encrypted, each with the text's column.
 
-        For programs without keys: such a text is encrypted if the database has the data key. Else a person wrote it.
+        Programs without keys use this. If the database has the named data key, the text is encrypted. If not, a person
+        wrote a text that only looks encrypted.
         """
         places = self.places
         assert places is not None
@@ -323,7 +325,7 @@ def _by_source(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
 
 
 def _at(parameters: Mapping[str, Any], number: int) -> Callable[[str], Any]:
-    """Return a function from a parameter's name to its value; for a list, to the item at index `number`."""
+    """Return a function that looks up a parameter by its name. If the value is a list, it returns item `number`."""
 
     def find(name: str) -> Any:
         value = parameters[name]
@@ -333,7 +335,7 @@ def _at(parameters: Mapping[str, Any], number: int) -> Callable[[str], Any]:
 
 
 def _alone(parameters: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return a function from a parameter's name to its value; for a list of `_OF_SEVERAL`, to its only item."""
+    """Return a function that looks up a parameter by its name. A list of `_OF_SEVERAL` gives its only item."""
 
     def find(name: str) -> Any:
         value = parameters[name]
@@ -404,8 +406,8 @@ def _searched(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> dic
         return {name: ""}
     if not cipher.finds_words:
         raise ConfigurationError(
-            f"{part.column} cannot be searched, because it is encrypted: Encryption(search='words') stores digests "
-            "of words, and finds them"
+            f"{part.column} cannot be searched, because it is encrypted: use Encryption(search='words'), which "
+            "stores digests of words for searches"
         )
     return {name: cipher.words(query), "language": _SIMPLE}
 
@@ -475,7 +477,10 @@ def _seal_json(cipher: Cipher, parts: Sequence[_Part], value: Any, parameters: M
 def _walk(
     value: Any, path: Sequence[str], find: Callable[[str], Any]
 ) -> Iterator[tuple[dict[str, Any], Callable[[str], Any]]]:
-    """Yield the objects that may have the last key of a path, each with a function to find names in and around it."""
+    """Yield the JSON objects that may hold the last key of a path.
+
+    Each is yielded with a function that looks up a name in the object, and then in the objects around it.
+    """
     if isinstance(value, list):
         for one in value:
             yield from _walk(one, path, find)
@@ -500,7 +505,7 @@ def _seal_inner(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) ->
 
 
 def _dumps(part: _Part, value: Any) -> bytes:
-    # SQL compares objects regardless of the order of keys.
+    # Sort the keys of stable content: objects that SQL compares as equal, in any order of keys, need equal bytes.
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if part.content.is_stable else orjson.dumps(value)
     except TypeError:
@@ -670,7 +675,8 @@ def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, p
     except DataKeyDestroyedError:
         return {key: one for key, one in shown.items() if _is_readable(cipher, part, key)}
     if any(key not in hidden and not _is_readable(cipher, part, key) for key in shown):
-        # Another program added such a key: this package stores only readable keys, and digests of encrypted keys.
+        # Another program has added the key. Outside of the encrypted value, this package stores only readable keys, and
+        # digests for keys that are also inside of it.
         cipher.admit_plain(place)
     return {**shown, **hidden}
 

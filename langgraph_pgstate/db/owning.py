@@ -62,7 +62,8 @@ class AtExit(Generic[T]):
     def __init__(self, owner: T, close: Callable[[T], object]) -> None:
         self._owner, self._close, self._process = weakref.ref(owner), close, os.getpid()
         atexit.register(self._call)
-        # `weakref` registers an exit handler with its first finalizer, which would be too late during the exit.
+        # Cancel the call when the owner no longer exists. By default, `weakref` would also run this finalizer at exit,
+        # and so cancel the call just when it is needed.
         weakref.finalize(owner, self.cancel).atexit = False
 
     def cancel(self) -> None:

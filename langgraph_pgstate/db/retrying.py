@@ -20,13 +20,14 @@ from langgraph_pgstate.db.translate import (
 from langgraph_pgstate.errors import ConflictError, PGStateError, UnavailableError
 from langgraph_pgstate.options import RetryPolicy
 
-# Minimum time to wait: enough for one attempt to connect, which a pool without connections makes every second.
+# Minimum number of seconds that a call waits for a connection. A pool without connections tries to connect every
+# second, so at least one attempt falls into this time.
 _MIN_SECONDS: Final = 2.0
-# The second try of a write uses a new connection. If this is read-only, too, more tries would not help. Before
-# psycopg_pool 3.3, a pool replaces only one connection for each try.
+# A write that a read-only server has refused is tried again on a new connection. If this connection is read-only, too,
+# more tries would not help. But before psycopg_pool 3.3, each try makes a pool replace only one of its connections.
 _STANDBY_TRIES: Final = 2 if hasattr(ConnectionPool, "drain") else 1_000
-# A protocol violation may be a prepared statement that a pooler does not know. The second try uses a new connection,
-# without prepared statements.
+# A pooler that does not know a prepared statement may report a protocol violation. The second try uses a new
+# connection, without prepared statements.
 _VIOLATION_TRIES: Final = 2
 # Seconds within which lost connections are reported once.
 _QUIET_SECONDS: Final = 10.0
@@ -72,8 +73,8 @@ class Outage:
         self._seen_at = now
 
     def _is_stale(self, now: float) -> bool:
-        # After so long without an attempt, the outage may be over. A waiting call takes up to `timeout` to detect it
-        # again.
+        # After so long without a failed attempt, the outage may be over. The limit is longer than `timeout`, because a
+        # waiting call may take this time until it records its failure.
         return now - self._seen_at > 2 * self._timeout
 
 

@@ -203,7 +203,7 @@ class Statements:
                 pipeline.add_optional(SETTING.text, [tenant.encode()], [_TEXT])
                 pipeline.add_optional(self.form_of(query), *arguments)
         error = yield from pipeline.run(is_left_open=before_commit is not None)
-        # Prepared statements survive a rollback.
+        # Note them even after an error, because prepared statements survive a rollback.
         self._prepared.names.update((text, preparing[text]) for text in pipeline.prepared)
         if error is None:
             begun = 1 if tenant is None else 2
@@ -223,7 +223,7 @@ class Statements:
         return None
 
     def _end(self, before_commit: Callable[[Any], T], answer: Any) -> Generator[Any, Any, T]:
-        """Commit the open transaction, or roll it back if `before_commit` raises. Return what `before_commit` does."""
+        """Commit the open transaction, or roll it back if `before_commit` raises. Return the result of that call."""
         pgconn = self._connection.pgconn
         try:
             found = before_commit(answer)
@@ -443,7 +443,7 @@ def _exchange(
         pgconn.pipeline_sync()
         # This call also reads results, so that client and server never wait for each other to read.
         yield from generators.send(pgconn)
-        # An optional statement commits with the sync, and may fail only then.
+        # Read up to the result of the sync. An optional statement commits with the sync, so its failure may come late.
         while not answers or answers[-1].status != _SYNCED:
             answers.append((yield from generators.fetch_many(pgconn))[-1])
         is_complete = True
@@ -479,7 +479,7 @@ def _take_buffered(pgconn: Any) -> Iterator[Any]:
 def array_literal(items: list[Any]) -> str:
     """Return a one-dimensional array of integers or strings in PostgreSQL's text format."""
     if items and type(items[0]) is int:
-        # `str` of the whole list takes half of the time.
+        # `str` of the whole list takes half as long as `str` of each item.
         return "{" + str(items)[1:-1] + "}"
     if items and isinstance(items[0], str):
         quoted = [item.replace("\\", "\\\\").replace('"', '\\"') for item in items]

@@ -47,7 +47,7 @@ class _Setting(NamedTuple):
 
 
 def _setting() -> _Setting:
-    # `schema.queries`, which reads such files, is a higher layer.
+    # Read the file here, because `schema.queries`, which reads such files, is in a higher layer.
     lines = resources.files(__package__).joinpath("tenants.sql").read_text("utf-8").splitlines()
     body = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
     text = body.replace("set_config(", "pg_catalog.set_config(").replace(":tenant::", "$1::")
@@ -92,8 +92,9 @@ def wake_key(tenant: str | None, run_id: str) -> str:
 
 
 def tenant_form(text: bytes) -> bytes:
-    """Return a statement for tables whose keys begin with the tenant, so that it conflicts only with the tenant's own
-    rows.
+    """Return the form of a statement for tables whose keys begin with the tenant.
+
+    Its ON CONFLICT names the tenant's column first, so that a row conflicts only with rows of the same tenant.
     """
     found = _forms.get(text)
     if found is None:

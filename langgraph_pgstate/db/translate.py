@@ -106,7 +106,7 @@ def translate(error: Exception, schema: str) -> PGStateError:
 def _is_of_tenants(error: psycopg.Error) -> bool:
     """Return whether a statement was refused because no tenant was set, or its row belongs to another tenant."""
     if isinstance(error, pg.InvalidColumnReference):
-        # In tables that keep tenants apart, keys begin with the tenant.
+        # Keys begin with the tenant if tables keep tenants apart, so no key fits an ON CONFLICT without the tenant.
         return "ON CONFLICT" in _first_line(error)
     if isinstance(error, pg.InsufficientPrivilege):
         return error.diag.constraint_name == "pgstate_tenant" or "row-level security" in _first_line(error)

@@ -109,7 +109,8 @@ BEGIN
         concat_ws(', ', nullif(array_to_string(others, ', '), ''), otherwise, 'NULL'), relation, place, relation
     ) INTO moved, remaining;
     IF plain_name IN ('exporters', 'leases', 'queue_keys', 'tombstones', 'workers') THEN
-        -- These rows were written by processes from before the move. Processes of tenants write their own.
+        -- Rows of these tables need not be moved. Processes from before the move wrote them, and a process that names a
+        -- tenant writes its own rows.
         remaining := 0;
         IF is_last THEN
             EXECUTE format('DELETE FROM %s WHERE pgstate_tenant = ''*''', relation);

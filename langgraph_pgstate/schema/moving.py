@@ -4,7 +4,7 @@ First, each table gets a tenant column. Its default is the tenant of all rows, o
 rows get their tenants in batches, and keys that begin with the tenant are built beside the old ones. The application
 names no tenant and sees none of this. Last, the switch is one transaction: it gives the remaining rows their tenants,
 exchanges the keys and forces the policies. The state of the move is stored in the tables, so a move that was stopped
-continues there.
+can be continued by another call.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ async def move_to_tenants(
     for _ in range(_LOOKS):
         if not left or rest is not None:
             break
-        # Rows that are being written may get their tenants a moment later.
+        # Wait, because rows that are being written now can get their tenants a moment later.
         await runner.sleep(1)
         left = await _move_rest(runner, queries, given)
     if rest is not None:

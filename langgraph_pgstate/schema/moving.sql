@@ -9,7 +9,7 @@ SELECT n.name FROM unnest(:names::text[]) AS n (name)
 WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles r WHERE r.rolname = n.name);
 
 -- name: find_shared_rows
--- Return tables with rows that serve threads of several tenants, and cannot be divided.
+-- Return tables with rows that cannot be divided among tenants, because they serve threads of several tenants.
 SELECT 'data_keys' WHERE EXISTS (SELECT 1 FROM /*schema*/data_keys)
 UNION ALL SELECT 'archives' WHERE EXISTS (SELECT 1 FROM /*schema*/archives)
 UNION ALL SELECT 'event_chaining' WHERE EXISTS (SELECT 1 FROM /*schema*/event_chaining);

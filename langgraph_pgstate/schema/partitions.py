@@ -138,7 +138,7 @@ async def _make_one(
             if is_walled:
                 await make_walls(db, queries)
         if lock_timeout is not None:
-            # The setting would stay for the rest of a caller's transaction.
+            # Restore the setting, which would otherwise stay for the rest of a caller's transaction.
             await db.fetch(queries.set_lock_timeout, {"timeout": before})
     return is_missing
 

@@ -13,8 +13,9 @@ Functions are called by their plain names, directly before the parenthesis. The 
 and before operators. Without it, PostgreSQL may prefer a function or operator that another role has made in a schema of
 the `search_path`, if its types fit better.
 
-A line `-- plan: at each call` below the purpose makes the server plan the statement for its arguments each time. Lists
-with conditions like `:name IS NULL OR name = :name` need it, so that an index serves the given conditions.
+A line `-- plan: at each call` below the purpose makes the server plan the statement for its arguments each time.
+Statements with conditions like `:name IS NULL OR name = :name` need it, so that an index serves the conditions whose
+arguments are given.
 
 Lines below the purpose that begin with `-- seals: `, `-- opens: `, `-- matches: `, `-- searches: ` or `-- leaves: ` say
 what the statement does with content that may be encrypted; see `db/contents.py`.

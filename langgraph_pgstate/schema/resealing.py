@@ -42,12 +42,12 @@ COPIED: Final = (
 """The tables whose rows are copied to forks and copies of a thread."""
 
 _PAGE: Final = 100
-# Number of rows in a page of `scan_contents.sql`; maximum bytes of values that one transaction stores again.
+# Limits: rows in a page of `scan_contents.sql`, and bytes of the values that one transaction stores again.
 _SCANNED: Final = 500
 _RUN_BYTES: Final = 4_000_000
 # Maximum number of characters from which words are made, as in a put.
 _MAX_WORDS: Final = 200_000
-# The bytes or characters at the beginning of a value that `key_id_at` needs to find its key.
+# By kind of content, SQL for the beginning of a value, from which `key_id_at` reads the id of the data key.
 _HEADS: Final[dict[Kind, str]] = {
     "bytes": "substr({}, 1, 12)",
     "text": "left({}, 17)",
@@ -112,7 +112,7 @@ def _again(
 
     Raises:
         MissingKeysError: If data keys must be loaded first. The error names all keys that are known to be needed.
-        EncryptionError: If a value cannot be decrypted, and `problems` is `None`. A list gets such values instead.
+        EncryptionError: If a value cannot be decrypted and `problems` is `None`. Otherwise it is added to `problems`.
     """
     names = KEYS[table]
     found: list[Statement] = []

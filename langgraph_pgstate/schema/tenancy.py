@@ -88,7 +88,7 @@ class Key(NamedTuple):
 
 
 async def list_keys(db: Connection, queries: Queries) -> list[Key]:
-    """Return the indexes of tables that do not keep tenants apart yet, in the form that they must get."""
+    """Return the indexes that must change in tables that do not keep tenants apart yet, each in its new form."""
     parameters = {"schema": f'"{queries.schema}"', "of_no_tenant": [*OF_NO_TENANT]}
     return [Key(*row) for row in await db.fetch(queries.list_keys, parameters)]
 
@@ -105,7 +105,7 @@ async def check_server(db: Connection, queries: Queries) -> None:
     if found.has_citus:
         raise TenantError(
             "tenants cannot be kept apart in a database with Citus, whose workers do not get the setting that names "
-            "them: use a schema for each tenant"
+            "the tenant: use a schema for each tenant"
         )
 
 
@@ -192,7 +192,7 @@ async def admit(db: Connection, queries: Queries, tenant: str) -> None:
     if not walls.exist:
         raise TenantError(
             f"schema {queries.schema!r} does not keep tenants apart, or does not exist: call setup(tenancy='rls') "
-            "once, or run `pgstate tenancy` if it has rows, and wait for the end"
+            "once; if its tables have rows, run `pgstate tenancy` instead, and wait until it has ended"
         )
     _refuse_passed(walls)
     known = tenant_queries(queries.schema)
@@ -232,8 +232,8 @@ async def list_tenants_or_raise(db: Connection, queries: Queries) -> list[str]:
     db.tenant = NO_TENANT
     if not (await db.fetch(known.may_list_tenants, {"tenants_table": f'"{queries.schema}".tenants'}))[0][0]:
         raise TenantError(
-            f"this role may not list the tenants, which the tables in schema {queries.schema!r} keep apart: give the "
-            "worker state.for_tenant(...), or name the role in setup(tenancy='rls', workers=[...])"
+            f"the tables in schema {queries.schema!r} keep tenants apart, and this role may not list the tenants: give "
+            "the worker state.for_tenant(...), or name the role in setup(tenancy='rls', workers=[...])"
         )
     return await list_tenants(db, queries)
 

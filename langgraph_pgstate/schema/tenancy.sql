@@ -21,8 +21,8 @@ SELECT set_config('pgstate.operators', :operators::text, true), set_config('pgst
     set_config('pgstate.is_moving', CASE WHEN :is_moving::boolean THEN 'on' ELSE 'off' END, true);
 
 -- name: list_keys
--- Return the indexes of tables that do not keep tenants apart yet, with definitions that begin with the tenant: table,
--- index, constraint, and definitions of the constraint and of the index.
+-- Return the indexes that must change in tables that do not keep tenants apart yet: table, index, constraint, and the
+-- definitions of the constraint and of the index in their new form, which begins with the tenant.
 SELECT c.relname::text, x.relname::text, k.conname::text,
     regexp_replace(pg_get_constraintdef(k.oid), '\(', '(pgstate_tenant, '),
     replace(

@@ -7,7 +7,7 @@ DECLARE
         SELECT c.relnamespace FROM pg_catalog.pg_class c WHERE c.oid = '/*schema*/threads'::regclass
     );
     given text := 'pg_catalog.current_setting(''pgstate.tenant'', true)';
-    -- The sub-select is evaluated once, and an index can serve the comparison.
+    -- Policies read the setting in a sub-select. It is evaluated once, so an index can serve the comparison.
     named text := format('coalesce(nullif(%s, ''''), %s.no_tenant())', given, home);
     own text := format('pgstate_tenant OPERATOR(pg_catalog.=) (SELECT %s)', named);
     -- Neither '' nor '*' is a tenant.
@@ -93,7 +93,8 @@ BEGIN
             ELSE
                 EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', item.name, part.conname);
             END IF;
-            -- Indexes that a move has built are used. Those of partitions become the index of the partitioned table.
+            -- Use the indexes that a move has built. The index of a partitioned table, which is made below, takes over
+            -- the indexes of its partitions.
             FOR leaf IN
                 SELECT c.oid::regclass::text AS name, i.indexrelid::regclass::text AS built,
                     c.relname || substr(part.index_name, length(item.plain_name) + 1) AS index_name

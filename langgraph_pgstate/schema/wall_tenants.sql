@@ -1,4 +1,4 @@
--- Makes a function that raises an error and a table of tenants, which walls between tenants need. Idempotent.
+-- Makes what the walls between tenants need: a function that raises an error, and a table of tenants. Idempotent.
 CREATE OR REPLACE FUNCTION /*schema*/no_tenant() RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE AS $function$
 BEGIN
     RAISE EXCEPTION 'no tenant is named, and the tables of this schema keep tenants apart' USING

@@ -28,7 +28,7 @@ JOIN /*schema*/checkpoint_blobs b
     AND b.channel = wanted.channel AND b.version = wanted.version;
 
 -- name: get_writes
--- Return the pending writes of some checkpoints of a namespace. If the table is too old for `task_path`, it is empty.
+-- Return the pending writes of some checkpoints of a namespace. If an old table has no `task_path`, return it empty.
 SELECT w.checkpoint_id, w.task_id, w.task_path, w.idx, w.channel, coalesce(w.type, ''), w.blob
 FROM (SELECT ''::text AS task_path) AS absent CROSS JOIN LATERAL (
     SELECT checkpoint_id, task_id, task_path, idx, channel, type, blob FROM /*schema*/checkpoint_writes

@@ -13,7 +13,7 @@ SELECT count(*) FROM /*schema*/store s WHERE :since::timestamptz IS NULL OR s.up
 
 -- name: list_items
 -- Return the next items in the order of their keys: all, or only items that changed since a time. Items that changed
--- from `until` on until now are left out. Returns as many items as fit into a number of bytes, but at least one.
+-- between `until` and now are left out. Returns as many items as fit into a number of bytes, but at least one.
 SELECT p.prefix, p.key, p.value::text, p.created_at, p.updated_at, p.expires_at, p.ttl_minutes::float8
 FROM (
     SELECT s.prefix, s.key, s.value, s.created_at, s.updated_at, s.expires_at, s.ttl_minutes,
@@ -32,7 +32,7 @@ WHERE p.number = 1 OR p.size <= :max_bytes::bigint
 ORDER BY p.prefix, p.key;
 
 -- name: list_item_vectors
--- Return the embeddings of items that were stored together with the items' values, or later.
+-- Return the embeddings of items, except embeddings that are older than the item's value.
 SELECT v.prefix, v.key, v.field_name, v.embedding::real[]
 FROM unnest(:prefixes::text[], :keys::text[]) AS g (prefix, key)
     JOIN /*schema*/store s ON s.prefix = g.prefix AND s.key = g.key
