@@ -1051,7 +1051,7 @@ class AsyncPGState(_State):
         """Write waiting records at exit, usually after the event loop has ended. Sessions end with the process."""
         loop = self.saver.loop
         if loop is not None and loop.is_running():
-            # The event loop still runs in a daemon thread.
+            # The event loop still runs in a daemon thread, so the state can be closed on it.
             asyncio.run_coroutine_threadsafe(self.close(), loop).result(_EXIT_SECONDS)
         else:
             self._recorder.write_at_exit()

@@ -139,8 +139,8 @@ class PGStateStore:
         return found
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:
-        """Return the channels whose version no known checkpoint has."""
-        # A checkpoint that exists in the target keeps its values, even if it differs.
+        """Return, by checkpoint, the channels with a value that is in no cached checkpoint of these tables."""
+        # If a checkpoint exists in the target, its values there are used again, even if the checkpoint differs.
         known = {id for record in records if record.exists for id in (record.checkpoint_id, record.parent_id) if id}
         await self._load(namespace, [id for id in known if (namespace, id) not in self._manifests])
         missing: dict[str, list[str]] = {}

@@ -44,9 +44,10 @@ def audit(
         typer.Option(metavar="NAME", help="With adopt: who declares the events genuine; by default the shell's user."),
     ] = None,
 ) -> None:
-    """Verify or export the chains of events, or adopt events that are in no chain yet.
+    """Verify, export or complete the chains of events.
 
-    The exit code is 1 if an event was removed, changed or inserted.
+    `adopt` completes them with events that are in no chain yet. The exit code is 1 if an event was removed, changed or
+    inserted.
     """
     target: Target = ctx.obj
     if against is not None and action != "verify":
