@@ -72,7 +72,7 @@ def test_a_model_reaches_the_memories_of_the_runs_user_only(dsn: str, schema: st
         assert [one["content"] for one in json.loads(shown)] == ["Likes tea"]
         assert gone == "forgotten"
         assert len(state.memory.recall(user_id="bob")) == 1
-        with pytest.raises(ConfigurationError, match="require the run.s user"):
+        with pytest.raises(ConfigurationError, match="require the run's user"):
             graph.invoke(calls(("recall", {"query": "a"})), {"configurable": {"thread_id": "v"}})
 
 
