@@ -20,6 +20,7 @@ from langgraph_pgstate.checkpoints.event_chains import chain, release_events
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.encryption.columns import KEYS as KEYS_OF_ROWS
 from langgraph_pgstate.errors import (
     ArchiveError,
     ConfigurationError,
@@ -48,6 +49,7 @@ from langgraph_pgstate.memory.indexes import stored_indexes
 from langgraph_pgstate.memory.namespaces import literal
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import NamedQuery, Queries
+from langgraph_pgstate.schema.resealing import Reached, reseal_page
 from langgraph_pgstate.threads.holds import holds_of, refuse_held
 from langgraph_pgstate.threads.rows import delete_thread
 
@@ -298,8 +300,29 @@ class _Work:
         await self._acts(user_id)
         await self._part(None, _erase_rows, user_id)
         if self.report.is_complete:
+            await self._rescue(user_id)
+        if self.report.is_complete:
             # Destroy the keys only if no thread was kept, because kept threads are encrypted under them.
             await self._part(None, _destroy_keys, user_id)
+
+    async def _rescue(self, user_id: str) -> None:
+        """Encrypt content of other users that is under the user's data keys under their own. Reads all content.
+
+        Such content exists if the user took a turn in another user's thread. Threads in which it remains are kept.
+        """
+        keys = await self._runner.run(_fetch, self._queries, "list_data_keys_of_user", {"user_id": user_id})
+        if self.report.dry_run or not keys:
+            return
+        ids = frozenset(row[0] for row in keys)
+        for table in KEYS_OF_ROWS:
+            cursor: tuple[Any, ...] | None = None
+            while True:
+                page = await self._runner.run(_reseal, self._queries, table, cursor, ids)
+                for thread_id, where, why in page.problems:
+                    self._keep(thread_id, f"{where} is encrypted under the user's key: {why}")
+                cursor = page.cursor
+                if cursor is None:
+                    break
 
     async def single(self) -> None:
         """Erase a thread with its forks and copies, or a message in all threads that have it."""
@@ -641,6 +664,15 @@ async def _redact_events(db: Connection, queries: Queries, query: NamedQuery, gi
     count = await db.execute(query, given)
     await chain(db, queries, [(thread_id, event_id) for event_id in event_ids])
     return Counter({"events redacted": count})
+
+
+async def _reseal(
+    db: Connection, queries: Queries, table: str, cursor: tuple[Any, ...] | None, key_ids: frozenset[str | None]
+) -> Reached:
+    if db.keys is None:
+        # Without encryption= no content can be read, so that none of other users was found either.
+        return Reached(None, 0, 0, 0, ())
+    return await reseal_page(db, queries.schema, table, cursor, key_ids)
 
 
 async def _destroy_keys(db: Connection, queries: Queries, erasure_id: str | None, user_id: str) -> Counts:

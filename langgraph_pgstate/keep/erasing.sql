@@ -200,6 +200,10 @@ DELETE FROM /*schema*/assistant_versions v WHERE EXISTS (
 -- Delete a user's assistants.
 DELETE FROM /*schema*/assistants a WHERE a.owner_id = :user_id::text;
 
+-- name: list_data_keys_of_user
+-- Return the ids of the data keys of a user.
+SELECT k.key_id FROM /*schema*/data_keys k WHERE k.scope = 'user:' || :user_id::text AND k.destroyed_at IS NULL;
+
 -- name: destroy_data_keys_of_user
 -- Destroy the data keys of a user. Content that is encrypted under them, also in dumps, can never be read again.
 UPDATE /*schema*/data_keys SET

@@ -18,7 +18,7 @@ from langgraph.types import interrupt
 from support import config_of, examples, put_arguments
 from support.tenants import open_walled
 
-from langgraph_pgstate import AsyncPGState, PGState, Worker
+from langgraph_pgstate import AsyncPGState, Encryption, LocalMasterKey, PGState, PGStateSaver, Worker
 from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
 from langgraph_pgstate.errors import (
@@ -512,6 +512,23 @@ def test_keys_of_a_user_and_of_threads_are_destroyed(state: PGState, ask: Ask) -
     left = ask("SELECT scope, wrapped IS NULL AND destroyed_at IS NOT NULL FROM {}.data_keys ORDER BY 2, 1")
     assert left[:2] == [("", False), ("user:bob", False)]
     assert [(scope.startswith("erased:key of "), gone) for scope, gone in left[2:]] == [(True, True)] * 2
+
+
+def test_content_of_others_under_a_key_of_hers_stays_readable(dsn: str, schema: str, ask: Ask) -> None:
+    """She has taken a turn in the thread of another user, in a process that records nothing."""
+    encryption = Encryption(LocalMasterKey(bytes(range(32))), scope="user")
+    for user, text in (("bob", "a public park"), ("evelyn", "my secret garden"), ("bob", "the park again")):
+        # Each turn in a process of its own.
+        with PGStateSaver.from_conn_string(dsn, schema=schema, encryption=encryption) as saver:
+            talk().compile(checkpointer=saver).invoke({"messages": [HumanMessage(text)]}, own("bobs", user))
+    assert ask("SELECT count(*) FROM {}.data_keys WHERE scope = 'user:evelyn'") == [(1,)]
+    with PGState.open(dsn, schema=schema, encryption=encryption) as state:
+        assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
+    assert ask("SELECT wrapped IS NULL FROM {}.data_keys WHERE scope LIKE 'erased:%'") == [(True,)]
+    with PGState.open(dsn, schema=schema, encryption=encryption) as state:
+        texts = [str(message.content) for message in values(state, "bobs")[0]["messages"]]
+        assert "a public park" in texts
+        assert "the park again" in texts
 
 
 def test_namespaces_of_others_are_left_alone(state: PGState, ask: Ask) -> None:
