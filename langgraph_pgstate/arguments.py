@@ -208,7 +208,7 @@ def thread_id_of(value: Any) -> str:
             raise ArgumentTypeError(f"thread_id must be a string, an integer or a UUID, not {type(value).__name__}")
         value = str(value)
     if not value:
-        raise ConfigurationError("thread_id is empty")
+        raise ConfigurationError("thread_id must not be empty")
     return identifier("thread_id", value)
 
 

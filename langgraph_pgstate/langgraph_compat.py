@@ -266,7 +266,7 @@ def unwind_when_cancelled(stack: AsyncExitStack) -> None:
     aexit = stack.__aexit__
 
     def unwind_always(*error: Any) -> Any:
-        # Remove the replaced method, by which the stack refers to itself.
+        # Remove this replacement: through it the stack refers to itself.
         del stack.__aexit__
         running = asyncio.get_running_loop()
         has_begun = False
@@ -413,7 +413,7 @@ def is_anything_scheduled(channels: Mapping[str, Any]) -> bool:
 
 
 def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
-    """Replace a task's counter of interrupts by one that can be read, and return it. LangGraph's can only be advanced.
+    """Replace a task's counter of interrupts by one that can be read, and return it. LangGraph's cannot be read.
 
     Args:
         scratchpad: The task's `PregelScratchpad`.

@@ -494,8 +494,8 @@ class PGState(_State):
             namespace_part: Position, from 1, of the tenant's label in the namespaces of memories and files.
             operators: Roles that see the rows of all tenants.
             workers: Roles that may list the names of the tenants, besides the owner.
-            switch: Whether tenants are kept apart at the end of the move. If false, this is only prepared, and nothing
-                changes for the application.
+            switch: Whether tenants are kept apart at the end of the move. If false, the move is only prepared, and
+                nothing changes for the application.
             progress: Called after each batch.
 
         Raises:

@@ -409,7 +409,7 @@ class Admin:
         decrypt_with: EncryptedSerializer | None = None,
         progress: OnProgress | None = None,
     ) -> TransferReport:
-        """Copy threads from the tables of LangGraph's own PostgreSQL saver. The source is only read.
+        """Copy threads from the tables of LangGraph's own PostgreSQL saver. Nothing is written to the source.
 
         Threads are copied in the order of their ids, in transactions of at most a few dozen checkpoints. If
         interrupted, a repeated call continues and skips equal checkpoints. A further call also copies checkpoints that
@@ -523,12 +523,13 @@ class Admin:
         language: str = "simple",
         progress: Callable[[int, int], None] | None = None,
     ) -> MemoryTransferReport:
-        """Copy items from the tables of LangGraph's own store, `store` and `store_vectors`. The source is only read.
+        """Copy items from the tables of LangGraph's own store, `store` and `store_vectors`.
 
-        Items are copied in transactions of at most a few hundred, and compared afterwards. Items that change meanwhile
-        are copied again, in at most five passes. If programs go on writing, some items remain for the next call. If an
-        item exists here already, the value that was stored last wins, and a replaced value stays as a version. If
-        interrupted, a repeated call continues. An item that was deleted in the source after the copy stays here.
+        Nothing is written to the source. Items are copied in transactions of at most a few hundred, and compared
+        afterwards. Items that change meanwhile are copied again, in at most five passes. If programs go on writing,
+        some items remain for the next call. If an item exists here already, the value that was stored last wins, and a
+        replaced value stays as a version. If interrupted, a repeated call continues. An item that was deleted in the
+        source after the copy stays here.
         Embeddings are copied if an index of this schema has their number of dimensions and embeds the same fields. The
         `setup` of the new store makes this index, so call it before. Other items are embedded later, as after a failure
         of the embedding model.

@@ -534,8 +534,8 @@ def fitting_index(indexes: Sequence[OpenIndex], name: str | None, vectors: Their
     if len(fitting) > 1:
         names = ", ".join(one.index.name for one in fitting)
         raise ConfigurationError(
-            f"indexes {names} have the dimensions of the store's embeddings: name the one of the same model (index=, "
-            "--index), or leave embeddings out (vectors=False, --no-vectors)"
+            f"several indexes fit the dimensions of the store's embeddings: {names}. Name the one whose model made "
+            "these embeddings (index=, --index), or leave embeddings out (vectors=False, --no-vectors)"
         )
     return fitting[0] if fitting else None
 

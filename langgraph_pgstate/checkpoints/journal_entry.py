@@ -28,7 +28,8 @@ class JournalEntry:
         runs: Rows of `runs`.
         spans: Rows of `spans`.
         events: Rows of `events`.
-        forks: Checkpoints that may not be their parent's first child.
+        forks: Checkpoints whose parent possibly has an earlier child; the database stores an event `fork` for those
+            whose parent has one.
         messages: Changes of channels' messages at checkpoints, each with its kind. `ADDED`: messages appended to a list
             of the root graph. `ADDED_IN_SUBGRAPH`: the same in a subgraph. `COMPARED`: a list that may have changed in
             another way, to compare with the stored messages. `WRITTEN`: a DeltaChannel to which the superstep wrote.

@@ -91,7 +91,7 @@ def _plan_from_older(
         and upcast["channel_versions"].get(channel) == version
     }
     request.checkpoint = {**checkpoint, "channel_values": {**inherited, **checkpoint["channel_values"]}}
-    # Without versions, no value is inherited unchanged.
+    # Leave out the parent's versions, so that every value counts as changed, and none is inherited as it is.
     parent = Manifest({}, manifest.entries, row.revision)
     return plan_put(codec, request, parent, {})
 

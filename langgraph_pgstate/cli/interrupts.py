@@ -76,7 +76,9 @@ def answer(
         readable = [one.interrupt_id for one in part.list(thread) if one.error is None]
         matching = [id for id in readable if id.startswith(interrupt or "")]
         if interrupt and len(matching) > 1:
-            raise ConfigurationError(f"{len(matching)} interrupts of thread {thread!r} begin with {interrupt!r}")
+            raise ConfigurationError(
+                f"{len(matching)} interrupts of thread {thread!r} begin with {interrupt!r}: give more of the id"
+            )
         chosen = matching[0] if len(matching) == 1 else interrupt
         command = part.answer(thread, value if text else value_of(value), by=by or shell_user(), interrupt_id=chosen)
         found = part.answered(thread, chosen or "")

@@ -72,7 +72,9 @@ def settle(
             keys = [item.idempotency_key for item in state.tools.list(thread, limit=_MOST)]
             matching = [each for each in keys if each.startswith(key)]
             if len(matching) > 1:
-                raise ConfigurationError(f"{len(matching)} actions of thread {thread!r} begin with {key!r}")
+                raise ConfigurationError(
+                    f"{len(matching)} actions of thread {thread!r} begin with {key!r}: give more of the key"
+                )
             if not matching:
                 raise NotFoundError(f"thread {thread!r} has no tool execution {key!r}")
             key = matching[0]

@@ -1,1 +1,1 @@
-"""Encoding of values as bytes, and decoding; uses no database."""
+"""Encoding of values as bytes, and decoding, without a database."""

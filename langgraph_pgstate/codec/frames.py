@@ -8,8 +8,8 @@
     plain    no kind byte: a zstd frame with its own checksum, whose magic number begins with 0x28
 
 A large value is a plain frame, so that the compressor's output need not be copied to add a byte. Frames of the kind
-`zstd` are only read. zstandard 0.23 cannot decompress a magicless frame in one call, so `unpack` prepends the magic
-number.
+`zstd` are read, but not written. zstandard 0.23 cannot decompress a magicless frame in one call, so `unpack` prepends
+the magic number.
 
 Dictionary 1 holds the boilerplate of LangChain messages and of checkpoints (field names, module names, provider keys),
 so that a single small message compresses as well as a message among many. The dictionary must never change, because

@@ -261,7 +261,7 @@ def decoding_hook(
                 unpack(packed, ext_hook=note, option=UNPACK_OPTIONS)
             )
         except Exception:
-            # The bytes are not a message in the serializer's form, so its own hook handles them.
+            # The bytes are not a message in the serializer's form, so the serializer's own hook handles them.
             message = None
         if message is None:
             nested.clear()

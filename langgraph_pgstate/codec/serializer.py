@@ -139,7 +139,8 @@ def state_serializer(
         return StateSerializer(allowed, strict=strict)
     if strict or allowed:
         raise ConfigurationError(
-            "allowed_types and strict apply to LangGraph's own serializer only: configure yours, given as serde="
+            "allowed_types and strict apply only to LangGraph's own serializer; configure the serializer that you "
+            "passed as serde= itself"
         )
     return serde
 

@@ -199,7 +199,10 @@ class BlockingConnection:
     async def fetch_together(
         self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
     ) -> Rows:
-        """See `Connection`. Works like `execute_together`. With cursors, `after_commit` takes one more round trip."""
+        """See `Connection`. Uses a pipeline, and cursors only if the direct path cannot run a statement.
+
+        With cursors, `after_commit` takes one more round trip.
+        """
         contents, plain = statements[-1][0].contents, statements[-1][1]
         if self.keys is not None:
             statements = _seal_all(self.keys, statements)
@@ -463,7 +466,10 @@ class AsyncConnection:
     async def fetch_together(
         self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
     ) -> Rows:
-        """See `Connection`. Works like `execute_together`. With cursors, `after_commit` takes one more round trip."""
+        """See `Connection`. Uses a pipeline, and cursors only if the direct path cannot run a statement.
+
+        With cursors, `after_commit` takes one more round trip.
+        """
         contents, plain = statements[-1][0].contents, statements[-1][1]
         if self.keys is not None:
             statements = await _seal_all_beside(self.keys, statements)

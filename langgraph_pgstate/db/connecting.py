@@ -334,7 +334,7 @@ class _AsyncPool(AsyncConnectionPool[Any]):
         await super().worker(_TasksUntilCancelled(q))  # type: ignore[arg-type]
 
     async def schedule_task(self, task: Any, delay: float) -> None:
-        """Run a maintenance task later. psycopg's own scheduler can hide a cancellation, see `finishing`."""
+        """Run a maintenance task later. psycopg's own scheduler can hide a cancellation."""
         asyncio.get_running_loop().call_later(delay, _run_task, task)
 
 

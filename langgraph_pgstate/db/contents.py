@@ -114,7 +114,7 @@ class Cipher(Protocol):
         ...
 
     def words(self, text: str) -> str:
-        """Return the digests of a text's words; an empty text unless words can be searched."""
+        """Return the digests of a text's words. If words cannot be searched, return an empty string."""
         ...
 
     def mark(self, column: str, parts: Sequence[Any], digest: str) -> str:

@@ -156,8 +156,8 @@ class EmbeddedServer:
         """Stop the server unless another process or another call uses it."""
         try:
             with suppress(FileNotFoundError), self._locked():
-                # This fails while another process or call holds its lock. A killed process holds none, and a child
-                # that this process has forked shares this lock.
+                # The exclusive lock fails while another process or call has its shared lock. A killed process has none,
+                # and a child that this process has forked shares this process's lock.
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.stop()
         except BlockingIOError:
@@ -433,7 +433,7 @@ def _short_name(directory: Path) -> Path:
 
 @functools.cache
 def _private_directory() -> Path:
-    """Return a directory for links that no other user may change.
+    """Return a directory, which only this user may change, for symbolic links.
 
     If the usual path is taken by something else, such as another user's directory, create a new directory.
     """

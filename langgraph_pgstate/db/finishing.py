@@ -52,8 +52,8 @@ async def take(step: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[
     """Run a step that acquires a resource. A cancelled caller returns at once, and the step is cancelled, too.
 
     Args:
-        step: Acquires the resource. Must acquire nothing if it is cancelled once.
-        give_back: Releases a resource that the step acquired although its caller was cancelled.
+        step: Acquires the resource. This function cancels it at most once; if it then raises, it must hold nothing.
+        give_back: Releases the resource if the step ended with it, although the caller was cancelled.
     """
     task, result = _begin(step)
     if task is None:

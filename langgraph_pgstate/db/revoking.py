@@ -57,7 +57,8 @@ async def arevoke(connection: AsyncPsycopgConnection) -> None:
     _shut_down(connection)
     held = True
     try:
-        # A task that waits in a COPY, without the lock, is woken in the next iteration of the event loop.
+        # A task may wait in a COPY without holding the lock. Let the event loop wake it before the connection is
+        # closed.
         await asyncio.sleep(_WAIT_SECONDS / 20)
         async with asyncio.timeout(_WAIT_SECONDS):
             await connection.lock.acquire()

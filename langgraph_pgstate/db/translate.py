@@ -30,7 +30,8 @@ _TEMPORARY = (
     *("remaining connection slots", "timeout", "pause failed", "server down", "server_login_retry", "terminat"),
     *("no more connections allowed", "connections exceeded", "resources exhaustion", "out of memory", "disconnect"),
 )
-# Messages of permanent refusals. A message in neither list may be a temporary condition in another language.
+# Messages of permanent refusals. A message that matches neither list counts as temporary, because it may be in another
+# language.
 _PERMANENT = (
     *("authentication failed", "auth failed", "password", "does not exist", "no such", "not found", "pg_hba.conf"),
     *("not permitted", "not allowed", "denied", "rejected", "not currently accepting", "disabled", "required"),

@@ -201,7 +201,7 @@ class KeyRing:
         return self.encryption.plain_vectors
 
     def words(self, text: str) -> str:
-        """Return the digests of a text's words; an empty text unless words can be searched.
+        """Return the digests of a text's words. If words cannot be searched, return an empty string.
 
         Raises:
             MissingKeysError: If the key of digests is not in memory.

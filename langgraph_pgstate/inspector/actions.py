@@ -50,7 +50,7 @@ async def fork(call: PageCall) -> Done:
     elif (existing.forked_from_thread_id, existing.forked_from_checkpoint_id) != (source.thread_id, at) or (
         target_id != nonce and await call.state.runs.get(target_id, nonce) is None
     ):
-        # This form did not create the thread. Say no more about it: the person may not be allowed to see it.
+        # This form did not create the thread. Say no more about it: perhaps the person must not see it.
         raise refuse(409, f"there is a thread {target_id!r} already")
     made = await call.visible(target_id, scope)
     run_id = await enqueue(call, made, nonce, expected_head=at, at=at) if call.field("run") else None
@@ -102,7 +102,7 @@ async def _label(call: PageCall, config: RunnableConfig, text: str | None, unles
 async def ask_for_deletion(call: PageCall) -> Page:
     """Show what the deletion of a thread would delete."""
     if not call.may_act:
-        raise refuse(403, "pages may only be read here")
+        raise refuse(403, "pages are read-only here")
     found = await call.thread_or_stub("delete")
     if found.archived_at is not None:
         await check_sees_all(call)

@@ -100,7 +100,7 @@ async def _respond(route: PageRoute, request: Request) -> Response:
     if not route.is_read:
         check_sender(request, form)
         if not call.may_act:
-            raise refuse(403, "the server is read-only" if service.is_read_only else "pages may only be read here")
+            raise refuse(403, "the server is read-only" if service.is_read_only else "pages are read-only here")
         if route.needs_person and call.person is None:
             raise refuse(403, "an action needs the name of a person")
     asks = route.question and call.field("sure") is None and not wants_json(request)

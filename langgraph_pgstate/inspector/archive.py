@@ -41,13 +41,13 @@ async def verified(call: PageCall, thread_ids: Sequence[str]) -> dict[str, Any]:
     """Return the result of a verification of archives: a report, or a problem.
 
     Raises:
-        HTTPException: 403 if something is to be verified, and pages may only be read here.
+        HTTPException: 403 if something is to be verified, and pages are read-only here.
     """
     report: RestoreReport | None = None
     problem = None
     if thread_ids:
         if not call.may_act:
-            raise refuse(403, "pages may only be read here")
+            raise refuse(403, "pages are read-only here")
         try:
             report = await call.state.archive.check(thread_ids)
         except (ArchiveError, NotFoundError, SchemaOutdatedError) as error:

@@ -325,7 +325,7 @@ def _decision(kind: str, review: Review, number: int, given: Mapping[str, str]) 
 def _written(review: Review, number: int, given: Mapping[str, str]) -> str:
     text = given.get(f"respond-{number}", "").strip()
     if not text:
-        raise FormError(f"write the response of {review.name}")
+        raise FormError(f"enter the result of the call of {review.name}")
     return text
 
 

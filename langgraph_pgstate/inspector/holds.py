@@ -41,7 +41,7 @@ async def hold(call: PageCall) -> Done:
 
 
 async def release(call: PageCall) -> Done:
-    """End the hold of a thread that the page showed."""
+    """End the hold that the page showed; refuse if another hold has taken its place."""
     await check_sees_all(call)
     found = await call.thread_or_stub("update")
     await _release(call, found.thread_id, _reason(call), call.time("since"))

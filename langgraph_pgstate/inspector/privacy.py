@@ -34,7 +34,7 @@ async def privacy(call: PageCall) -> Page:
     problem = None
     if any(what.values()):
         if not call.may_act:
-            raise refuse(403, "pages may only be read here")
+            raise refuse(403, "pages are read-only here")
         try:
             found = await call.state.privacy.erase(**_arguments(what), dry_run=True)
         except (ConfigurationError, NotFoundError, ThreadArchivedError, ThreadHeldError, ThreadInUseError) as error:

@@ -136,10 +136,10 @@ async def _dry_run(call: PageCall, name: str) -> dict[str, Any]:
     """Return the effects of a policy if it were applied now, or the reason why they are not known.
 
     Raises:
-        HTTPException: 403 if pages may only be read here, because a dry run takes locks for a moment.
+        HTTPException: 403 if pages are read-only here, because a dry run takes locks for a moment.
     """
     if not call.may_act:
-        raise refuse(403, "pages may only be read here")
+        raise refuse(403, "pages are read-only here")
     try:
         (report,) = await call.state.retention.apply(name, dry_run=True, within=_DRY_RUN)
     except (ConfigurationError, NotFoundError, ArchiveError) as error:

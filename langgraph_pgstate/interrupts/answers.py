@@ -158,7 +158,9 @@ async def resume(
             raise StaleHeadError(thread_id, "", checkpoint_id, head[0][0])
         interrupted = await read_interrupted(db, queries, codec, thread_id)
         if interrupted is not None and interrupted.open_interrupts:
-            raise ConfigurationError(f"thread {thread_id!r} waits for answers: {_listed(interrupted)}")
+            raise ConfigurationError(
+                f"interrupts of thread {thread_id!r} must be answered first: {_listed(interrupted)}"
+            )
         answers = [] if interrupted is None else interrupted.answers
         asked_by = None if interrupted is None else interrupted.interrupts[-1].run_id
         if asked_by is None:

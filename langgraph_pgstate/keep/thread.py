@@ -20,7 +20,8 @@ from langgraph_pgstate.schema.tenancy import list_tenants, of_tenant
 
 PERIOD_SECONDS: float = 300.0
 """Seconds between two applications of the policies."""
-# Time after which a policy visits threads again that were active meanwhile.
+# Minimum time between the beginnings of two rounds of a policy. A round leaves out threads in which nothing can have
+# reached its age since the last round.
 _PAUSE: Final = timedelta(hours=1)
 _STOP_SECONDS: Final = 5.0
 # A pause is this many times as long as the batch before it. So batches take about a fortieth of the time, and hardly

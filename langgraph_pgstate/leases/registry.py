@@ -366,9 +366,9 @@ class LeaseRegistry:
                 run.holder_id = next_holder()
 
     def note_deleted(self, thread_id: str) -> None:
-        """Remember that the current code deleted a thread.
+        """Remember that the surrounding run or block deleted a thread.
 
-        The code's own lease on the thread then does not count as lost.
+        The lease that it holds on the thread then does not count as lost.
         """
         held = _surrounding.get().get((id(self), thread_id))
         if held is not None and not held.is_lost:

@@ -127,8 +127,8 @@ class _Steps:
         """Store the memories, except those that an earlier attempt stored.
 
         Raises:
-            ConfigurationError: If the graph runs without `durability='sync'`. Then the memories may not be in a
-                checkpoint yet, and another attempt might extract different memories.
+            ConfigurationError: If the graph runs without `durability='sync'`. Then possibly no checkpoint has
+                the memories yet, and another attempt might extract different memories.
         """
         configurable = configurable_of(config)
         if configurable.get(CHECKPOINTER) and configurable.get(DURABILITY) in (None, "async"):

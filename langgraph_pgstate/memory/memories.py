@@ -206,7 +206,7 @@ async def remember(
                 if similar is not None:
                     key, traits = similar, replace(traits, duplicates=1)
                 elif found:
-                    # Another memory has the key made from this content, because it had the same content before an edit.
+                    # The key made from this content is taken by a memory that had this content before it was edited.
                     key = uuid4().hex
             await items.put(
                 db,

@@ -591,8 +591,8 @@ class PGMemoryStore(Memories, _Store):
     Args:
         connection: A psycopg `ConnectionPool` or `Connection`, which the caller closes.
         schema: The PostgreSQL schema the tables are in.
-        tenant: See `SaverOptions`.
-        encryption: See `SaverOptions`.
+        tenant: See `langgraph_pgstate.options.SaverOptions`.
+        encryption: See `langgraph_pgstate.options.SaverOptions`.
         options: See `MemoryOptions`.
 
     Raises:
@@ -655,9 +655,9 @@ class PGMemoryStore(Memories, _Store):
         Args:
             dsn: A libpq connection string or URI.
             schema: The PostgreSQL schema the tables are in.
-            tenant: See `SaverOptions`.
-            pool: See `ConnectionOptions`.
-            encryption: See `SaverOptions`.
+            tenant: See `langgraph_pgstate.options.SaverOptions`.
+            pool: See `langgraph_pgstate.options.ConnectionOptions`.
+            encryption: See `langgraph_pgstate.options.SaverOptions`.
             options: See `MemoryOptions`.
         """
         with Database.open(dsn, schema=schema, pool=pool) as database:

@@ -240,7 +240,9 @@ class SpanExporter:
         with self._connect() as database:
             self._hold(database)
             if self._held_until == _NEVER:
-                raise ConfigurationError("another process exports the spans of this schema")
+                raise ConfigurationError(
+                    "another process exports the spans of this schema: that process must stop first"
+                )
             try:
                 if self._since is not None:
                     self._queue(database, self._since)

@@ -143,7 +143,7 @@ def _messages(values: Sequence[Any], *, keeps_place: bool) -> Iterator[BaseMessa
 
     Args:
         values: The writes.
-        keeps_place: See `MessageRules`.
+        keeps_place: Whether a message that one write removes and adds again keeps its place.
     """
     for value in values:
         items = value if isinstance(value, list) else [value]

@@ -107,7 +107,8 @@ async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[
     for run_id, status, stored in rows:
         if status == "pending":
             asked = how_to_cancel(stored)
-            # A requeued run may still have an earlier request to cancel it. It prevails, except over a rollback.
+            # A requeued run may still have an earlier request to cancel it. The earlier request prevails, except over a
+            # rollback.
             pending.setdefault(action if asked is None or action == "rollback" else asked, []).append(run_id)
     if running:
         await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})

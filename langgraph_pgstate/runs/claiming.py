@@ -44,7 +44,7 @@ async def claim(
 
     One transaction in one round trip. More are needed if more than 100 runs are claimed, if other processes hold leases
     (their runs are put off for a second), or if keys are at their limits (their runs are set aside). If the response is
-    lost, `tend` returns the claimed runs. The claim waits only a moment for a lock; see `locking.is_locked`.
+    lost, `tend` returns the claimed runs. The claim waits only a moment for a lock; see `runs/locking.py`.
 
     Args:
         db: The connection.

@@ -63,7 +63,7 @@ async def finish(
     """End a run, or requeue it for another attempt. Release its lease, and make the thread's next run ready.
 
     One transaction, in one round trip unless the thread is deleted; safe to repeat. Like the other functions below, it
-    waits only a moment for a lock; see `locking.is_locked`.
+    waits only a moment for a lock; see `is_locked`.
 
     Args:
         db: The connection.
@@ -73,7 +73,7 @@ async def finish(
         error: The run's error.
         retry_after: If given, the run is requeued instead of ended, and its next attempt begins after this many
             seconds. The thread's other runs wait for it.
-        events: Events of the run that may not be stored yet.
+        events: Events of the run that are possibly not stored yet.
         deletes_thread: Whether the thread is deleted in the same transaction if the run succeeded and no other run of
             the thread is in the queue. The run and its events stay for a minute, until `sweep`.
         keep_for: Seconds for which the lease is renewed instead of being released, because code of the run still runs.
@@ -142,7 +142,7 @@ async def give_back(
         db: The connection.
         queries: The queries of the schema.
         key: The run under its lease.
-        events: Events of the run that may not be stored yet.
+        events: Events of the run that are possibly not stored yet.
         keep_for: As for `finish`.
 
     Returns:

@@ -19,7 +19,7 @@ _LOCK_NOT_AVAILABLE: Final = "55P03"
 def bounded_waits(queries: Queries, *, is_synced: bool = True) -> tuple[Query, Parameters]:
     """Return the first statement of a transaction that waits only a moment for each lock; see `is_locked`.
 
-    The server ends the transaction if its process stalls.
+    The server ends the transaction if this process sends it no statement for `IDLE_TIMEOUT`.
 
     Args:
         queries: The queries of the schema.

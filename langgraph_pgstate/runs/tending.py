@@ -51,9 +51,9 @@ async def delete_worker(db: Connection, queries: Queries, worker_id: str) -> Non
 
 
 async def ask_drain(db: Connection, queries: Queries, worker_id: str, by: str | None = None) -> bool:
-    """Ask a worker to drain, and return whether it exists. With a person's name, the first call stores an event.
+    """Ask a worker to drain, and return whether it exists.
 
-    One transaction; safe to repeat.
+    If `by` names a person and the worker was not asked before, an event is stored. One transaction; safe to repeat.
     """
     async with db.transaction():
         is_first = await db.execute(queries.ask_drain, {"worker_id": worker_id}) > 0

@@ -32,7 +32,7 @@ class ClaimedRun:
         attempt: Number of this attempt, from 1. An attempt after which a drain requeued the run does not count.
         crashes: Number of deaths of the run's workers since its last checkpoint.
         lease: The thread's lease, taken with the claim.
-        data: The arguments of the graph, encoded; see `open_input`.
+        data: The arguments of the graph, encoded; see `runs/inputs.py`.
         options: Retries and time limits.
         checkpoint_id: The run's newest checkpoint in the root namespace; `None` if it has none.
         head_id: The thread's newest checkpoint in the root namespace, which may be of another run.

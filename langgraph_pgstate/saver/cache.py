@@ -22,7 +22,8 @@ from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar
 _CHECKPOINTS: Final = 16
 _NAMESPACE_BYTES: Final = 800
 _ENTRY_BYTES: Final = 400
-# Estimated bytes of an entry, including its position among the manifest's segments.
+# Estimated bytes of a run of a list, with its segment's position in the manifest; also of an entry or a version of a
+# manifest.
 _RUN_BYTES: Final = 200
 _BLOCK_BYTES: Final = 130
 _CONTENT_BYTES: Final = 250

@@ -329,7 +329,9 @@ def request_access(access: ScheduleAccess) -> dict[str, Any]:
 
 
 async def pause(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
-    """Pause a schedule. With a person's name, the first call stores an event. One transaction; safe to repeat.
+    """Pause a schedule. If `by` names a person and the schedule was not paused, an event is stored.
+
+    One transaction; safe to repeat.
 
     Raises:
         NotFoundError: If there is no schedule of this name.
@@ -344,7 +346,7 @@ async def pause(db: Connection, queries: Queries, name: str, by: str | None = No
 
 
 async def resume(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
-    """Resume a paused schedule from now on. With a person's name, the first call stores an event.
+    """Resume a paused schedule from now on. If `by` names a person and the schedule was paused, an event is stored.
 
     One transaction; safe to repeat.
 

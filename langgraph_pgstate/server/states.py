@@ -189,11 +189,11 @@ async def _close(manager: AbstractAsyncContextManager[Any]) -> None:
 
 
 class _Newest(BaseCheckpointSaver[str]):
-    """A saver for graphs that read the newest states of some threads. The rows of these states were read before.
+    """A saver that gives graphs the newest checkpoints of some threads, from rows that are read already.
 
     Args:
-        saver: Reads the other rows of the checkpoints.
-        latest: The checkpoints.
+        saver: Decodes the checkpoints, and reads what `latest` lacks.
+        latest: The rows.
     """
 
     def __init__(self, saver: AsyncPGStateSaver, latest: Latest) -> None:

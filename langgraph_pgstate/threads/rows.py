@@ -85,7 +85,7 @@ async def delete_thread(
         if has_budgets:
             await keep_costs(db, queries, thread_id)
         await db.execute(queries.delete_record, {**key, "keeps_ends": keeps_ends, "was_there": result.threads > 0})
-        # Without this, later runs of these schedules would use a thread that another user may create under the same id.
+        # Otherwise later runs of these schedules would use a thread that another user may create under the same id.
         await db.execute(queries.delete_schedules_of, key)
         await end_chain(db, queries, thread_id, why)
         if by is not None and result.threads:
@@ -291,7 +291,7 @@ async def create_thread(db: Connection, queries: Queries, request: CreateRequest
         is_made = row[0] is not None
     finally:
         if db.keys is not None and not is_made:
-            # If the thread exists already, its owner may not be the owner that was noted above.
+            # If the thread exists already, its owner may differ from the owner that was noted above.
             db.keys.forget_thread(thread_id)
     if deleted_at is not None:
         raise ThreadDeletedError(thread_id, deleted_at)

@@ -135,7 +135,7 @@ def request_change(metadata: Mapping[str, Any], expected_version: int | None, *t
 
 
 async def change_thread(db: Connection, queries: Queries, thread_id: str, change: ThreadChange) -> Thread:
-    """Change a thread's title or metadata. Atomic; safe to repeat, because the version only changes with the content.
+    """Change a thread's title or metadata. Atomic; safe to repeat, because the version changes only with the content.
 
     Raises:
         NotFoundError: If there is no such thread.

@@ -199,7 +199,7 @@ async def _act_and_record(
 
 
 async def _finish(executor: Executor, db: Connection, intent: Intent, outcome: Outcome) -> bool:
-    """Write an outcome in a tool's transaction. Load data keys that have expired during the transaction."""
+    """Write an outcome in a tool's transaction. If data keys are no longer in memory, load them and try again."""
     held: HeldKeys | None = None
     while True:
         try:

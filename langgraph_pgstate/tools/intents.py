@@ -93,7 +93,7 @@ class ToolCall:
         policy: The tool's policy.
         act: Runs the tool. Returns or raises its outcome, or returns an awaitable.
         as_answer: Converts a result given by a person or a check to the form that the caller expects.
-        is_ahead: Whether the checkpoint from which the call was made may not be stored yet.
+        is_ahead: Whether the checkpoint from which the call was made is possibly not stored yet.
         is_saved: Whether it is certain that the checkpoint of the root graph will be stored in the ledger's schema.
         origin_thread_id: The thread on which the action was first started, if a fork or a copy brought it here.
         is_blocking: Whether the tool is a blocking function, which an event loop runs in a thread.
@@ -356,8 +356,8 @@ def _ordinals_left(config: Mapping[str, Any], call: str) -> list[int]:
     return _ordinals.setdefault(pad.get_null_resume, {}).setdefault(place, [0])
 
 
-# LangGraph makes a new scratchpad for each execution of a task. One of the scratchpad's functions supports weak
-# references.
+# LangGraph makes a new scratchpad for each execution of a task. The key is the scratchpad's function
+# `get_null_resume`, because the scratchpad itself supports no weak references.
 _ordinals: WeakKeyDictionary[Any, dict[tuple[int, int, str], list[int]]] = WeakKeyDictionary()
 _ordinals_lock = threading.Lock()
 

@@ -72,7 +72,7 @@ KEYS: Final[Mapping[str, Use]] = {
     "ui": "warned",
 }
 """The use of each key, by path. A `refused` key raises an error, and a `warned` key is logged. A key of the use
-`image` only matters when an image is built.
+`image` matters only when an image is built.
 
 A key stands for all keys below it. The code that reads `webhooks` checks the keys below `webhooks`.
 """

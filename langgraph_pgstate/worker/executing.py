@@ -218,7 +218,7 @@ class RunExecution:
 
     @property
     def unsent(self) -> Sequence[EventBatch]:
-        """Events that may not be stored yet."""
+        """Events that are possibly not stored yet."""
         return [] if self.stream is None else self.stream.freeze()
 
 

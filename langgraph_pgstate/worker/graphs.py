@@ -217,7 +217,7 @@ class GraphSource:
     def _checked(self, made: Any) -> Pregel[Any, Any, Any, Any]:
         graph = made.compile() if isinstance(made, StateGraph) else made
         if not isinstance(graph, Pregel):
-            raise ArgumentTypeError(f"the factory of graph {self.name!r} made a {type(made).__name__}, not a graph")
+            raise ArgumentTypeError(f"the factory of graph {self.name!r} must make a graph, not {type(made).__name__}")
         return graph if graph.store is not None or self._store is None else graph.copy({"store": self._store})
 
 
@@ -314,7 +314,7 @@ def load_config(file: str | Path) -> dict[str, GraphSource]:
     path, config = Path(file), read_config(file)
     graphs = config.get("graphs")
     if not isinstance(graphs, dict) or not graphs:
-        raise ConfigurationError(f'{path} has no "graphs", like {{"agent": "./agent.py:graph"}}')
+        raise ConfigurationError(f'{path} must have "graphs", like {{"agent": "./agent.py:graph"}}')
     directory = path.parent.resolve()
     load_environment(path)
     for dependency in config.get("dependencies") or ():

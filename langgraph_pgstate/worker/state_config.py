@@ -161,7 +161,7 @@ def load_webhook_settings(file: Path) -> WebhookSettings:
         # In LangGraph, a webhook without a host calls the server itself. Here a webhook must have a host.
         unknown.append("webhooks.url.disable_loopback = false")
     if unknown:
-        raise ConfigurationError(f"{unknown[0]} of langgraph.json is not supported")
+        raise ConfigurationError(f"{unknown[0]} of langgraph.json is not supported: leave it out")
     given: dict[str, Any] = {_RULES[name]: value for name, value in url.items() if name in _RULES}
     headers, prefix = section_of(config, "headers", "webhooks."), config.get("env_prefix", _PREFIX)
     if not isinstance(prefix, str):
@@ -179,10 +179,10 @@ def _resolved(name: str, value: Any, prefix: str) -> str:
     def variable(found: re.Match[str]) -> str:
         if not found[1].startswith(prefix):
             raise ConfigurationError(
-                f"header {name!r} of webhooks names the variable {found[1]}, which does not begin with {prefix}"
+                f"header {name!r} of webhooks names the variable {found[1]}, which must begin with {prefix}"
             )
         if found[1] not in os.environ:
-            raise ConfigurationError(f"header {name!r} of webhooks names the variable {found[1]}, which is not set")
+            raise ConfigurationError(f"header {name!r} of webhooks names the variable {found[1]}, which must be set")
         return os.environ[found[1]]
 
     return _VARIABLE.sub(variable, value)

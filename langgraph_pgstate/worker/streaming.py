@@ -176,7 +176,7 @@ class RunStream:
                 await reader[1]
 
     def freeze(self) -> list[EventBatch]:
-        """Return the events that may not be stored yet, in batches that do not change later."""
+        """Return the events that are possibly not stored yet, in batches that do not change later."""
         with self._changed:
             while self._events and not self._is_closed:
                 size = count = 0
@@ -274,7 +274,7 @@ class StreamWriter:
     Args:
         dsn: Connection string of the PostgreSQL server.
         tenant: The tenant of the runs; `None` if tenants are not kept apart.
-        prepare_threshold: As for the connections of graphs; see `ConnectionOptions`.
+        prepare_threshold: As for the connections of graphs; see `langgraph_pgstate.options.ConnectionOptions`.
         queries: The queries of the schema.
         codec: Encodes events.
         keys: The data keys of the state; `None` without encryption.

@@ -284,7 +284,8 @@ class AsyncWorker(_Worker):
         try:
             await asyncio.to_thread(self._start)
         except BaseException:
-            # The thread goes on if the call is cancelled, and `close` is not called after an error in `__aenter__`.
+            # A cancelled call does not stop the control thread, and `__aexit__` is not called after an error in
+            # `__aenter__`. So drain it here.
             self._control.drain()
             raise
         return self

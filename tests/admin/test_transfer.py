@@ -64,7 +64,7 @@ def test_a_thread_without_a_name_is_reported_and_the_others_come_along(
     talk(old, "chat", 1)
     report = bring(clean=False)
     assert {problem.thread_id for problem in report.differences} == {""}
-    assert all("thread_id is empty" in problem.why for problem in report.differences)
+    assert all("thread_id must not be empty" in problem.why for problem in report.differences)
     assert assert_same_answers(old, saver, "chat") > 0
 
 

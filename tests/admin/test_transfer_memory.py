@@ -240,7 +240,7 @@ def test_embeddings_of_which_model_has_to_be_said_where_several_fit(
     with PGMemoryStore.from_conn_string(dsn, schema=schema, index=indexes) as store:
         store.setup()
         for options, message in (
-            ({}, "default, second have the dimensions"),
+            ({}, "fit the dimensions of the store's embeddings: default, second"),
             ({"index": "wide"}, "'wide' takes embeddings of 4 dimensions"),
             ({"index": "none"}, "index must be one of the schema"),
         ):

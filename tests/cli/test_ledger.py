@@ -69,7 +69,7 @@ def test_an_unknown_outcome_is_settled(run: Run, saver: PGStateSaver) -> None:
     ("arguments", "code", "why"),
     [
         (["call-1", "done"], 1, "cannot be settled"),
-        (["call", "done"], 1, "3 actions of thread 't' begin with 'call'"),
+        (["call", "done"], 1, "3 actions of thread 't' begin with 'call': give more of the key"),
         (["other", "done"], 1, "has no tool execution 'other'"),
         (["call-2", "failed"], 2, "is not one of done, retry, fail"),
         (["call-2", "fail", "--result", "x"], 2, "requires the decision done"),

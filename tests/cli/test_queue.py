@@ -298,7 +298,7 @@ def test_printed_commands_can_be_pasted_for_any_id(run: Any, asked: Any, dsn: st
 def test_an_answered_thread_goes_on_by_the_command_that_show_prints(
     run: Any, asked: Any, dsn: str, schema: str, tmp_path: Path
 ) -> None:
-    assert "waits for answers" in run("resume", "my thread", "--graph", "agent", code=1)
+    assert "must be answered first" in run("resume", "my thread", "--graph", "agent", code=1)
     told = run("answer", "my thread", "tea", "--by", "ada")
     shown = " ".join(run("show", "my thread").split())
     assert "interrupted, before answer: it was answered, and has not gone on yet" in shown

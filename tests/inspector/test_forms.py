@@ -86,7 +86,7 @@ def test_all_calls_of_an_interrupt_are_decided_at_once() -> None:
     [
         ({}, "choose one of"),
         ({"decision-0": "delete"}, "choose one of"),
-        ({"decision-0": "respond"}, "write the response of"),
+        ({"decision-0": "respond"}, "enter the result of the call of"),
         ({"decision-0": "edit", "argument-0-1": "two"}, "must be JSON"),
         ({"decision-0": "edit", "argument-0-1": "true"}, "must be a number"),
         ({"decision-0": "edit", "argument-0-1": "NaN"}, "must be JSON"),

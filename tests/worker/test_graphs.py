@@ -144,7 +144,7 @@ async def test_factories_of_every_kind_make_a_graph_for_each_run() -> None:
 
 
 def test_a_factory_that_makes_no_graph_is_an_error() -> None:
-    with pytest.raises(ArgumentTypeError, match="made a dict"), GraphSource("agent", lambda: {}).open({}):
+    with pytest.raises(ArgumentTypeError, match="must make a graph"), GraphSource("agent", lambda: {}).open({}):
         pass
 
 
