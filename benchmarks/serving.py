@@ -334,7 +334,7 @@ async def memory_of_streams(dsn: str, directory: Path, number: int) -> float:
     return grown / number
 
 
-async def seconds_after_kill(dsn: str, directory: Path, runs: int) -> float:
+async def seconds_after_kill(dsn: str, directory: Path, runs: int, steps: int = _KILLED_STEPS) -> float:
     """Kill a server amid runs that clients stream, start another one, and return the seconds until all have ended.
 
     Raises:
@@ -345,7 +345,7 @@ async def seconds_after_kill(dsn: str, directory: Path, runs: int) -> float:
 
     async def follow(client: LangGraphClient, found: list[StreamPart]) -> None:
         thread = (await client.threads.create())["thread_id"]
-        given: Any = {"input": {"count": _KILLED_STEPS}, "stream_mode": "values"}
+        given: Any = {"input": {"count": steps}, "stream_mode": "values"}
         async for part in client.runs.stream(thread, "steady", **given):
             found.append(part)
         [run] = await client.runs.list(thread)
@@ -368,7 +368,7 @@ async def seconds_after_kill(dsn: str, directory: Path, runs: int) -> float:
     for found in streams:
         numbers = [int((part.id or "").partition(".")[0]) for part in found]
         assert numbers == [*range(1, len(found) + 1)], numbers
-        assert {part.data["count"] for part in found if part.event == "values"} == {*range(_KILLED_STEPS + 1)}
+        assert {part.data["count"] for part in found if part.event == "values"} == {*range(steps + 1)}
     return seconds
 
 

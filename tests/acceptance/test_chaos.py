@@ -278,7 +278,7 @@ def test_every_planted_fault_of_the_queue_is_found(dsn: str, tmp_path: Path) -> 
     directory, missed = tmp_path / "storm", []
 
     def look(kind: str, connection: psycopg.Connection, place: Path) -> None:
-        found = {one.kind for one in QueueVerifier(connection, _OF_QUEUE, place).verify()}
+        found = {one.kind for one in QueueVerifier(connection, _OF_QUEUE, place, None).verify()}
         if kind not in (found or {""}):
             missed.append(f"{kind!r} is not among {found}")
 
