@@ -288,6 +288,8 @@ async def store_threads(
         if {key: value for key, value in expected.items() if key[0] in whole and key[1] != THREADS} != found:
             raise ArchiveError(f"archive {archive_id}", "has rows that the database did not store unchanged")
         await db.execute(queries.end_stubs, {"thread_ids": coming})
+        # Policies of retention left the threads.
+        await db.execute(queries.visit_again, {})
         for thread_id in coming if by is not None else ():
             await note_action(db, queries, "restore", str(by), thread_id)
         if key_ids := sorted({key_id for frame in frames for key_id in frame.key_ids}):

@@ -4,8 +4,9 @@ A policy selects threads by agent, tenant, user, status and metadata, and has ag
 and runs are removed, checkpoints are pruned, and threads are archived or deleted. A transaction changes one
 thread, or archives a few threads together, so that no put waits long. Only idle threads are archived or deleted.
 Contents and checkpoints are removed from active threads, too. To find them, a policy visits all threads once. Later, it
-visits only threads in which a content or checkpoint may have reached its age since. The row of the policy has the last
-thread that was visited, so that another process can continue.
+visits only threads in which a content or checkpoint may have reached its age since. If threads were left because of an
+error, the next visit is of the same threads again. After the end of a hold and after a restore, it is of all threads.
+The row of the policy has the last thread that was visited, so that another process can continue.
 
 The policy `ttl` stands for threads with a time to live (`threads.set_ttl`, `thread_ttl=`, `checkpointer.ttl` of a
 `langgraph.json`). It has no row: the row of each thread has the time, and whether to delete or prune the thread then.
@@ -201,9 +202,12 @@ async def list_aging(
     return [(row[0], row[1]) for row in await db.fetch(queries.list_aging_threads, parameters)]
 
 
-async def note_visit(db: Connection, queries: Queries, name: str, cursor: str) -> None:
-    """Store the position of a policy. An empty cursor says that it has visited all threads. One statement."""
-    await db.execute(queries.note_visit, {"name": name, "cursor_id": cursor})
+async def note_visit(db: Connection, queries: Queries, name: str, cursor: str, has_left: bool) -> None:
+    """Store the position of a policy, and whether threads were left because of an error. One statement.
+
+    An empty cursor says that it has visited all threads.
+    """
+    await db.execute(queries.note_visit, {"name": name, "cursor_id": cursor, "has_left": has_left})
 
 
 async def age_thread(
@@ -396,7 +400,7 @@ async def _age(
                 continue
             if not goes_on():
                 if not dry_run and done:
-                    await runner.run(note_visit, queries, policy.name, done)
+                    await runner.run(note_visit, queries, policy.name, done, bool(report.problems))
                 return report + PolicyReport(policy.name, is_whole=False)
             done = thread_id
             try:
@@ -410,7 +414,7 @@ async def _age(
                 )
         cursor = page[-1][0] if len(page) == _PAGE else ""
         if not dry_run:
-            await runner.run(note_visit, queries, policy.name, cursor)
+            await runner.run(note_visit, queries, policy.name, cursor, bool(report.problems))
         if not cursor:
             break
     else:

@@ -89,13 +89,15 @@ FOR UPDATE OF t SKIP LOCKED;
 
 -- name: list_aging_threads
 -- Return the next threads that a policy selects, by id, and whether each is held. Leave out threads in which nothing
--- can have reached its age since the policy last visited all threads.
+-- can have reached its age since the policy last visited all threads. After the clock was set back, leave out none.
 -- leaves: threads.metadata
 -- plan: at each call
 SELECT t.thread_id, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
 FROM /*schema*/retention_policies p CROSS JOIN /*schema*/threads t
 WHERE p.name = :name::text AND t.archived_at IS NULL AND t.created_at <= now() - :after::interval
-    AND (p.last_began_at IS NULL OR t.updated_at > p.last_began_at - :longest::interval)
+    AND (
+        p.last_began_at IS NULL OR p.last_began_at > now() OR t.updated_at > p.last_began_at - :longest::interval
+    )
     AND (:from_start::boolean OR p.began_at IS NOT NULL)
     AND t.thread_id > CASE WHEN :from_start THEN :cursor_id::text ELSE p.cursor_id END
     AND /*is_selected*/true
@@ -103,17 +105,32 @@ ORDER BY t.thread_id
 LIMIT :page_size;
 
 -- name: note_visit
--- Store the position of a policy. An empty cursor says that the policy has visited all threads.
+-- Store the position of a policy. An empty cursor says that the policy has visited all threads. If threads were left,
+-- the next visit is of all threads of this visit again.
 UPDATE /*schema*/retention_policies SET
     cursor_id = :cursor_id::text,
-    last_began_at = CASE WHEN :cursor_id = '' THEN began_at ELSE last_began_at END,
-    began_at = CASE WHEN :cursor_id = '' THEN NULL ELSE began_at END
-WHERE name = :name::text;
+    last_began_at = CASE
+        WHEN :cursor_id = '' AND NOT :has_left::boolean THEN nullif(began_at, '-infinity') ELSE last_began_at
+    END,
+    began_at = CASE
+        WHEN :cursor_id = '' THEN NULL
+        WHEN :has_left THEN coalesce(last_began_at, '-infinity')
+        ELSE began_at
+    END
+WHERE name = :name::text AND began_at IS NOT NULL;
+
+-- name: visit_again
+-- Let all policies visit all threads again. A visit in progress continues, but does not count.
+UPDATE /*schema*/retention_policies SET
+    last_began_at = NULL,
+    began_at = CASE WHEN began_at IS NOT NULL THEN '-infinity'::timestamptz END
+WHERE last_began_at IS NOT NULL OR began_at > '-infinity';
 
 -- name: begin_visits
 -- Store that a policy begins to visit all threads, unless it still visits them or last began less than a pause ago.
 UPDATE /*schema*/retention_policies SET began_at = now()
-WHERE name = :name::text AND began_at IS NULL AND (last_began_at IS NULL OR last_began_at <= now() - :pause::interval);
+WHERE name = :name::text AND began_at IS NULL
+    AND (last_began_at IS NULL OR last_began_at <= now() - :pause::interval OR last_began_at > now());
 
 -- name: forget_content
 -- Remove content from spans, messages and runs of a thread that are older than a time, and return the number of rows

@@ -1313,8 +1313,9 @@ COMMENT ON COLUMN /*schema*/retention_policies.last_error IS
     'why it was not applied to some threads the last time; null: no error';
 COMMENT ON COLUMN /*schema*/retention_policies.cursor_id IS 'last thread that it has visited';
 COMMENT ON COLUMN /*schema*/retention_policies.began_at IS
-    'time it began to visit threads; null: it has visited all';
-COMMENT ON COLUMN /*schema*/retention_policies.last_began_at IS 'began_at of the last visit of all threads';
+    'time it began to visit threads, or an earlier time if some must be visited again; null: it has visited all';
+COMMENT ON COLUMN /*schema*/retention_policies.last_began_at IS
+    'began_at of the last visit of all threads; null: the next visit is of all';
 
 COMMENT ON TABLE /*schema*/answers IS 'Answers to interrupts, at most one for each.';
 COMMENT ON COLUMN /*schema*/answers.thread_id IS 'the thread';

@@ -60,6 +60,8 @@ async def release(
         key = {"thread_id": thread_id, "reason": reason, "since": since}
         ended = await db.execute(queries.delete_hold, key) > 0
         if ended:
+            # Policies of retention left the thread.
+            await db.execute(queries.visit_again, {})
             await note_action(db, queries, "release", by, thread_id, details={"reason": reason})
     return ended
 

@@ -770,7 +770,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.retention.delete_policy": lambda bench: ("p",),
     "keep.retention.list_idle": lambda bench: ("p", timedelta(days=1), ""),
     "keep.retention.list_aging": lambda bench: (bench.policy(), "", timedelta(0)),
-    "keep.retention.note_visit": lambda bench: ("p", ""),
+    "keep.retention.note_visit": lambda bench: ("p", "", False),
     "keep.retention.note_applied": lambda bench: (bench.policy(), PolicyReport("p")),
     "keep.retention.age_thread": lambda bench: (bench.policy(), "t"),
     "keep.parquet.list_months": lambda bench: (),

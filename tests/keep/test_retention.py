@@ -18,6 +18,7 @@ from support.keep import agent, config_of, make_rich_thread, rows_of, states_of
 from support.tenants import open_walled
 
 from langgraph_pgstate import PGState, Worker
+from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StalePolicyError, TenantError
 from langgraph_pgstate.keep import retention
 from langgraph_pgstate.keep.thread import Pace
@@ -202,6 +203,127 @@ def test_it_goes_on_where_it_was_stopped(
     graph.invoke({"messages": [("user", "Hi.")]}, config_of("t3"))
     state.retention.apply()
     assert done == ["t3"]
+
+
+def contents_of(dsn: str, schema: str) -> dict[str, int]:
+    """The number of messages with content, by thread."""
+    rows = ask(dsn, f'SELECT m.thread_id, count(m.content) FROM "{schema}".messages m GROUP BY 1')
+    return {thread_id: count for thread_id, count in rows if count}
+
+
+def visited(state: PGState, monkeypatch: pytest.MonkeyPatch, pause: timedelta = timedelta(0)) -> list[str]:
+    """Apply the policies, and return the threads that were visited."""
+    done, find = [], retention.age_thread
+
+    async def counted(db: Any, queries: Any, policy: Any, thread_id: str, **more: Any) -> Any:
+        done.append(thread_id)
+        return await find(db, queries, policy, thread_id, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "age_thread", counted)
+        run_blocking(retention.apply_policies(state.retention._runner, state.retention._queries, pause=pause))
+    return done
+
+
+def test_a_thread_is_visited_once_its_hold_ends_or_it_is_restored(
+    state: PGState, dsn: str, schema: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("archived", "held", "plain", "twice")
+    for name in names:
+        make_rich_thread(state, name)
+    age(dsn, schema, 40, *names)
+    state.archive.put(["archived"], to=url, idle_for=timedelta(0))
+    for name, reason in (("held", "case"), ("twice", "case"), ("twice", "audit")):
+        state.threads.hold(name, reason, by="eve")
+    state.retention.put("p", content_after=30 * DAY, prune_after=30 * DAY)
+    assert visited(state, monkeypatch) == ["plain"]
+    # A hold that lasts does not let all threads be visited each time.
+    assert visited(state, monkeypatch) == []
+    state.threads.release("held", "case", by="eve")
+    state.threads.release("twice", "case", by="eve")
+    (done,) = state.retention.apply()
+    assert (done.contents > 5, done.checkpoints > 0, done.held) == (True, True, ("twice",))
+    assert contents_of(dsn, schema).keys() == {"twice"}
+    assert visited(state, monkeypatch) == []
+    state.archive.restore(["archived"])
+    assert contents_of(dsn, schema).keys() == {"archived", "twice"}
+    assert state.retention.apply()[0].contents > 5
+    assert contents_of(dsn, schema).keys() == {"twice"}
+    assert visited(state, monkeypatch) == []
+
+
+def test_a_hold_that_ends_during_a_visit_lets_the_next_visit_be_of_all(
+    state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The visit goes on where it is: others that end do not let it begin again and again."""
+    monkeypatch.setattr(retention, "_PAGE", 1)
+    for name in ("a", "b", "c"):
+        make_rich_thread(state, name)
+    age(dsn, schema, 40, "a", "b", "c")
+    state.threads.hold("a", "case", by="eve")
+    state.retention.put("p", content_after=30 * DAY)
+    done, find = [], retention.age_thread
+
+    async def releasing(db: Any, queries: Any, policy: Any, thread_id: str, **options: Any) -> Any:
+        done.append(thread_id)
+        if thread_id == "b":
+            state.threads.release("a", "case", by="eve")
+        return await find(db, queries, policy, thread_id, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "age_thread", releasing)
+        state.retention.apply()
+    assert done == ["b", "c"]
+    assert visited(state, monkeypatch) == ["a", "b", "c"]
+    assert visited(state, monkeypatch) == []
+
+
+def test_a_thread_that_failed_is_visited_until_it_succeeds(
+    state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_PAGE", 1)
+    for name in ("a", "b"):
+        make_rich_thread(state, name)
+    age(dsn, schema, 40, "a", "b")
+    ask(
+        dsn,
+        f'CREATE FUNCTION "{schema}".refuse() RETURNS trigger LANGUAGE plpgsql AS'
+        " $$ BEGIN RAISE 'no' USING errcode = '22000'; END $$;"
+        f'CREATE TRIGGER refuse BEFORE UPDATE ON "{schema}".messages FOR EACH ROW'
+        f" WHEN (old.thread_id = 'a') EXECUTE FUNCTION \"{schema}\".refuse()",
+    )
+    state.retention.put("p", content_after=30 * DAY)
+    for _ in range(3):
+        (report,) = state.retention.apply()
+        assert report.problems == (state.retention.policies()[0].last_error,) != (None,)
+    ask(dsn, f'DROP TRIGGER refuse ON "{schema}".messages')
+    (report,) = state.retention.apply()
+    assert (report.contents > 0, report.problems, state.retention.policies()[0].last_error) == (True, (), None)
+    assert contents_of(dsn, schema) == {}
+    assert visited(state, monkeypatch) == []
+
+
+def test_a_pause_does_not_let_all_threads_be_visited(
+    state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rich_thread(state, "t")
+    age(dsn, schema, 40, "t")
+    state.retention.put("p", content_after=30 * DAY)
+    assert visited(state, monkeypatch, DAY) == ["t"]
+    assert visited(state, monkeypatch, DAY) == []
+    assert visited(state, monkeypatch) == []
+
+
+@pytest.mark.parametrize("pause", [timedelta(0), DAY])
+def test_a_clock_that_is_set_back_leaves_out_no_thread(
+    state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, pause: timedelta
+) -> None:
+    make_rich_thread(state, "t")
+    age(dsn, schema, 40, "t")
+    state.retention.put("p", content_after=30 * DAY)
+    ask(dsn, f"UPDATE \"{schema}\".retention_policies SET last_began_at = now() + interval '1 year'")
+    assert visited(state, monkeypatch, pause) == ["t"]
+    assert visited(state, monkeypatch, pause) == []
 
 
 def test_maintain_applies_them(state: PGState, dsn: str, schema: str) -> None:
