@@ -3,6 +3,7 @@
 A policy selects threads by agent, tenant, user, status and metadata, and has ages at which contents of spans, messages
 and runs are removed, checkpoints are pruned, and threads are archived or deleted. A transaction changes one
 thread, or archives a few threads together, so that no put waits long. Only idle threads are archived or deleted.
+Before a thread is deleted, its copies in archives are deleted. If this fails, the thread stays.
 Contents and checkpoints are removed from active threads, too. To find them, a policy visits all threads once. Later, it
 visits only threads in which a content or checkpoint may have reached its age since. If threads were left because of an
 error, the next visit is of the same threads again. After the end of a hold and after a restore, it is of all threads.
@@ -26,7 +27,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.refusals import is_of_one_row
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.encryption.keys import KeyRing
-from langgraph_pgstate.errors import ArchiveError, ConfigurationError, StalePolicyError, ThreadHeldError
+from langgraph_pgstate.errors import ArchiveError, ConfigurationError, StalePolicyError, TenantError, ThreadHeldError
 from langgraph_pgstate.keep import archiving, deleting
 from langgraph_pgstate.keep.objects import check_url, open_objects
 from langgraph_pgstate.keep.tables import list_tables
@@ -173,10 +174,10 @@ async def delete_policy(
 
 async def list_idle(
     db: Connection, queries: Queries, name: str, after: timedelta, cursor: str, *, with_archived: bool = False
-) -> list[tuple[str, bool, bool]]:
-    """Return the next threads that were not active for a time: id, whether archived, whether held. One round trip."""
+) -> list[tuple[str, bool, bool, bool]]:
+    """Return the next threads that were not active for a time: id, whether archived, held, copied. One round trip."""
     parameters = {"name": name, "after": after, "cursor_id": cursor, "with_archived": with_archived, "page_size": _PAGE}
-    return [(row[0], row[1], row[2]) for row in await db.fetch(queries.list_idle_threads, parameters)]
+    return [(row[0], row[1], row[2], row[3]) for row in await db.fetch(queries.list_idle_threads, parameters)]
 
 
 async def list_aging(
@@ -253,7 +254,7 @@ async def apply_policy(
     """
     report = PolicyReport(policy.name, dry_run=dry_run)
     if policy.name == TTL:
-        return await _expire(runner, queries, dry_run, goes_on)
+        return await _expire(runner, queries, tenant, dry_run, goes_on)
     if policy.delete_after is not None:
         report += await _delete(runner, queries, policy, policy.delete_after, tenant, dry_run, goes_on)
     if policy.archive_after is not None:
@@ -265,11 +266,22 @@ async def apply_policy(
     return report
 
 
-async def _expire(runner: Runner, queries: Queries, dry_run: bool, goes_on: Callable[[], bool]) -> PolicyReport:
+async def _expire(
+    runner: Runner, queries: Queries, tenant: str | None, dry_run: bool, goes_on: Callable[[], bool]
+) -> PolicyReport:
     held = tuple(await runner.run(expiry.list_held, queries))
     report = PolicyReport(TTL, held=held, dry_run=dry_run)
+    after = None
+    while not dry_run and goes_on():
+        page = await runner.run(expiry.list_copied, queries, after, _EXPIRED)
+        for _, thread_id in page:
+            report += await _delete_copies(runner, queries, TTL, thread_id, tenant)
+        if len(page) < _EXPIRED:
+            break
+        after = page[-1]
+    limit, is_copied = (None, None) if dry_run else (_EXPIRED, False)
     while goes_on():
-        deleted, pruned = await runner.run(expiry.sweep_each, queries, None if dry_run else _EXPIRED, dry_run=dry_run)
+        deleted, pruned = await runner.run(expiry.sweep_each, queries, limit, dry_run=dry_run, is_copied=is_copied)
         size = deleted.bytes + pruned.bytes
         report += PolicyReport(TTL, checkpoints=pruned.checkpoints, deleted=deleted.threads, bytes=size)
         if dry_run or deleted.threads + pruned.threads < _EXPIRED:
@@ -300,18 +312,19 @@ async def _delete(
     tables = await runner.run(list_tables, queries)
     while goes_on():
         page = await runner.run(list_idle, queries, policy.name, after, cursor, with_archived=True)
-        report += PolicyReport(policy.name, held=tuple(id for id, _, is_held in page if is_held))
-        going = [(id, is_archived) for id, is_archived, is_held in page if not is_held]
+        report += PolicyReport(policy.name, held=tuple(id for id, _, is_held, _ in page if is_held))
+        going = [(id, is_archived, is_copied) for id, is_archived, is_held, is_copied in page if not is_held]
         if dry_run:
-            here = [id for id, is_archived in going if not is_archived]
+            here = [id for id, is_archived, _ in going if not is_archived]
             _, sizes, _ = await runner.run(archiving.inspect, queries, tables, here, timedelta(0))
             size = sum(one for _, one in sizes.values())
             report += PolicyReport(policy.name, deleted=len(going), bytes=size)
-        for number, (thread_id, is_archived) in enumerate(going if not dry_run else ()):
+        for number, (thread_id, is_archived, is_copied) in enumerate(going if not dry_run else ()):
             if not number % _EXPIRED and not goes_on():
                 return report + PolicyReport(policy.name, is_whole=False)
+            if is_copied:
+                report += await _delete_copies(runner, queries, policy.name, thread_id, tenant)
             if is_archived:
-                report += await _delete_archived(runner, queries, policy, thread_id, tenant)
                 continue
             try:
                 gone = await runner.run(expiry.end_expired, queries, thread_id, (policy.name, after))
@@ -330,19 +343,20 @@ async def _delete(
     return report
 
 
-async def _delete_archived(
-    runner: Runner, queries: Queries, policy: Policy, thread_id: str, tenant: str | None
+async def _delete_copies(
+    runner: Runner, queries: Queries, policy: str, thread_id: str, tenant: str | None
 ) -> PolicyReport:
-    report = PolicyReport(policy.name)
+    """Delete a thread from all archives, and its stub. Otherwise, return why its copies were left."""
+    report = PolicyReport(policy)
     try:
         async for copies in deleting.copies_of(runner, queries, [thread_id]):
             found = await deleting.delete_copies(runner, queries, copies, tenant, None)
-            report += PolicyReport(policy.name, deleted=found.threads)
+            report += PolicyReport(policy, deleted=found.threads)
     except ThreadHeldError:
-        return PolicyReport(policy.name, held=(thread_id,))
-    except (ArchiveError, ConfigurationError) as error:
-        _log.error("policy %r cannot delete archived thread %r: %s", policy.name, thread_id, error)
-        report += PolicyReport(policy.name, problems=(f"cannot delete archived threads: {error}",))
+        report += PolicyReport(policy, held=(thread_id,))
+    except (ArchiveError, ConfigurationError, TenantError) as error:
+        _log.error("policy %r cannot delete archived thread %r: %s", policy, thread_id, error)
+        report += PolicyReport(policy, problems=(f"cannot delete archived threads: {error}",))
     return report
 
 
@@ -362,8 +376,8 @@ async def _archive(
         return report + _cannot_archive(policy, error)
     while goes_on():
         page = await runner.run(list_idle, queries, policy.name, after, cursor)
-        report += PolicyReport(policy.name, held=tuple(id for id, _, is_held in page if is_held))
-        ids = [id for id, _, is_held in page if not is_held]
+        report += PolicyReport(policy.name, held=tuple(id for id, _, is_held, _ in page if is_held))
+        ids = [id for id, _, is_held, _ in page if not is_held]
         if ids:
             try:
                 done = await archiving.archive_threads(

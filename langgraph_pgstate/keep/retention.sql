@@ -65,10 +65,12 @@ DELETE FROM /*schema*/retention_policies WHERE name = :name::text;
 
 -- name: list_idle_threads
 -- Return a page of threads that a policy selects and that were not active for a time, after a cursor, and whether each
--- is archived and whether it is held.
+-- is archived, whether it is held, and whether archives have copies of it.
 -- leaves: threads.metadata
 -- plan: at each call
-SELECT t.thread_id, t.archived_at IS NOT NULL, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
+SELECT t.thread_id, t.archived_at IS NOT NULL,
+    EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id),
+    EXISTS (SELECT 1 FROM /*schema*/archived_threads c WHERE c.thread_id = t.thread_id)
 FROM /*schema*/retention_policies p CROSS JOIN /*schema*/threads t
 WHERE p.name = :name::text AND t.updated_at <= now() - :after::interval AND t.thread_id > :cursor_id::text
     AND (:with_archived::boolean OR t.archived_at IS NULL)
@@ -78,13 +80,14 @@ LIMIT :page_size;
 
 -- name: hold_idle
 -- Lock a thread's row until the transaction ends, if a policy still selects the thread and it was not active for a
--- time. Skip a locked row. Return the action, which is to delete the thread.
+-- time. Skip a locked row, and a thread of which archives have copies. Return the action, which is to delete the thread.
 -- leaves: threads.metadata
 SELECT 'delete'::text, false
 FROM /*schema*/retention_policies p CROSS JOIN /*schema*/threads t
 WHERE p.name = :name::text AND t.thread_id = :thread_id::text AND t.updated_at <= now() - :after::interval
     AND t.archived_at IS NULL AND /*is_selected*/true AND /*is_idle*/true
     AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
+    AND NOT EXISTS (SELECT 1 FROM /*schema*/archived_threads c WHERE c.thread_id = t.thread_id)
 FOR UPDATE OF t SKIP LOCKED;
 
 -- name: list_aging_threads

@@ -526,6 +526,7 @@ class AsyncThreads:
         Each thread is one transaction; several processes may sweep at once. A thread in use stays until a later sweep.
         It is in use if it was accessed in the last half minute, is run by a live process, or is leased. A thread that
         only waits for the answer to an interrupt is not in use. No tombstone is left, so the id can be used again.
+        A thread with copies in archives is deleted only by `maintain`, `retention.apply` and workers.
 
         Args:
             limit: Maximum number of threads to delete or prune; by default all.

@@ -3,6 +3,8 @@
 A time to live (`ttl`) counts from the last access of a thread. A put updates the thread's row every few seconds, and
 with it `expires_at`. A fixed time does not move. A sweep deletes expired threads like `delete_thread`, or prunes all
 but their newest checkpoints, each in its own transaction. A pruned thread expires again only after its next access.
+Retention first deletes copies in archives, because this needs the credentials of the archives. Until then, sweeps leave
+the threads.
 """
 
 from __future__ import annotations
@@ -131,7 +133,8 @@ async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, d
     One transaction each; safe to repeat and to run concurrently.
 
     A thread that cannot be deleted or pruned is logged, and left out. A thread in use stays until a later sweep. It is
-    in use if it was accessed in the last half minute, is run by a live process, or is leased.
+    in use if it was accessed in the last half minute, is run by a live process, or is leased. A thread with copies in
+    archives is not deleted.
 
     Args:
         db: The connection.
@@ -151,9 +154,16 @@ async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, d
 
 
 async def sweep_each(
-    db: Connection, queries: Queries, limit: int | None = None, *, dry_run: bool = False
+    db: Connection,
+    queries: Queries,
+    limit: int | None = None,
+    *,
+    dry_run: bool = False,
+    is_copied: bool | None = False,
 ) -> tuple[PruneResult, PruneResult]:
     """Sweep as `sweep` does, and return two results: of the deleted threads, and of the pruned threads.
+
+    With `is_copied=None`, a dry run also counts threads with copies in archives.
 
     Raises:
         ConfigurationError: If `limit` is not positive.
@@ -164,7 +174,7 @@ async def sweep_each(
     at, thread_id, left = _LONG_AGO, "", limit
     while left is None or left > 0:
         size = _PAGE if left is None else min(_PAGE, left)
-        page = await _list_expired(db, queries, at, thread_id, size)
+        page = await _list_expired(db, queries, at, thread_id, size, is_copied)
         if dry_run and page:
             deleted += await _count(db, queries, [id for _, id, strategy in page if strategy == "delete"])
         failed = 0
@@ -193,6 +203,14 @@ async def list_held(db: Connection, queries: Queries) -> list[str]:
     return [row[0] for row in await db.fetch(queries.list_held_expired, {"page_size": _MOST_HELD})]
 
 
+async def list_copied(
+    db: Connection, queries: Queries, after: tuple[datetime, str] | None, size: int
+) -> list[tuple[datetime, str]]:
+    """Return a page of expired threads to delete that have copies in archives: expiry and id. One round trip."""
+    page = await _list_expired(db, queries, *(after or (_LONG_AGO, "")), size, True)
+    return [(at, thread_id) for at, thread_id, _ in page]
+
+
 async def end_expired(
     db: Connection, queries: Queries, thread_id: str, policy: tuple[str, timedelta] | None = None
 ) -> PruneResult:
@@ -205,7 +223,7 @@ async def end_expired(
     waits, and then starts a new thread. No tombstone is left, so that the thread's id can be used again.
 
     Returns:
-        The removed rows; none if the thread was kept.
+        The removed rows; none if the thread was kept, for example because archives have copies of it.
     """
     # The start of a run may be only in the journal.
     await journal.write(db, queries, [thread_id])
@@ -236,9 +254,10 @@ async def _prune(db: Connection, queries: Queries, thread_id: str, *, dry_run: b
 
 
 async def _list_expired(
-    db: Connection, queries: Queries, at: datetime, thread_id: str, size: int
+    db: Connection, queries: Queries, at: datetime, thread_id: str, size: int, is_copied: bool | None
 ) -> list[tuple[datetime, str, str]]:
-    parameters = {"cursor_at": at, "cursor_id": thread_id, "quiet": _QUIET_SECONDS, "page_size": size}
+    cursor = {"cursor_at": at, "cursor_id": thread_id}
+    parameters = {**cursor, "quiet": _QUIET_SECONDS, "is_copied": is_copied, "page_size": size}
     return [(row[0], row[1], row[2]) for row in await db.fetch(queries.list_expired, parameters)]
 
 

@@ -18,7 +18,8 @@ WHERE thread_id = :thread_id::text AND ttl IS NULL AND expires_at IS NULL AND NO
 );
 
 -- name: list_expired
--- Return a page of expired threads, oldest expiry first, after a cursor, except those in use.
+-- Return a page of expired threads, oldest expiry first, after a cursor, except those in use. If `is_copied` is given,
+-- return only threads that are to be deleted and of which archives have copies, or only all others.
 SELECT t.expires_at, t.thread_id, t.ttl_strategy FROM /*schema*/threads t
 WHERE t.expires_at <= now() AND t.archived_at IS NULL
     AND (t.expires_at, t.thread_id) > (:cursor_at::timestamptz, :cursor_id::text)
@@ -33,6 +34,9 @@ WHERE t.expires_at <= now() AND t.archived_at IS NULL
         SELECT 1 FROM /*schema*/leases l
         WHERE l.thread_id = t.thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
     )
+    AND (:is_copied::boolean IS NULL OR :is_copied = (t.ttl_strategy = 'delete' AND EXISTS (
+        SELECT 1 FROM /*schema*/archived_threads c WHERE c.thread_id = t.thread_id
+    )))
 ORDER BY t.expires_at, t.thread_id
 LIMIT :page_size;
 
@@ -43,8 +47,8 @@ WHERE t.expires_at <= now() AND t.archived_at IS NULL
 ORDER BY h.thread_id LIMIT :page_size;
 
 -- name: hold_expired
--- Lock a thread's row until the transaction ends, if it has expired and is not in use; skip it if it is locked. Return
--- its strategy, and whether it is leased.
+-- Lock a thread's row until the transaction ends, if it has expired and is not in use; skip it if it is locked, or if it
+-- is to be deleted and archives have copies of it. Return its strategy, and whether it is leased.
 SELECT t.ttl_strategy, EXISTS (
     SELECT 1 FROM /*schema*/leases l
     WHERE l.thread_id = :thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
@@ -58,6 +62,9 @@ WHERE t.thread_id = :thread_id::text AND t.expires_at <= now() AND t.archived_at
     )
     AND NOT EXISTS (SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id)
     AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = :thread_id)
+    AND (t.ttl_strategy <> 'delete' OR NOT EXISTS (
+        SELECT 1 FROM /*schema*/archived_threads c WHERE c.thread_id = :thread_id
+    ))
 FOR UPDATE SKIP LOCKED;
 
 -- name: end_expiry

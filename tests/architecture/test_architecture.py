@@ -712,6 +712,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.expiry.sweep": lambda bench: (),
     "threads.expiry.sweep_each": lambda bench: (),
     "threads.expiry.list_held": lambda bench: (),
+    "threads.expiry.list_copied": lambda bench: (None, 10),
     "threads.expiry.end_expired": lambda bench: ("t",),
     "record.delta_messages.resolve_written": lambda bench: ([(WRITTEN, bench.written())],),
     "schema.partitions.make_months": lambda bench: (5,),

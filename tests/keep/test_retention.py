@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from support.tenants import open_walled
 from langgraph_pgstate import PGState, Worker
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StalePolicyError, TenantError
-from langgraph_pgstate.keep import retention
+from langgraph_pgstate.keep import archiving, retention
 from langgraph_pgstate.keep.thread import Pace
 
 DAY = timedelta(days=1)
@@ -386,6 +387,62 @@ def test_an_archived_thread_that_cannot_be_deleted_is_told(
     assert "cannot delete archived threads" in report.problems[0]
     (policy,) = state.retention.policies()
     assert policy.last_error == report.problems[0]
+
+
+@pytest.mark.parametrize("is_restored", [True, False], ids=["restored", "half archived"])
+@pytest.mark.parametrize("is_ttl", [False, True], ids=["policy", "ttl"])
+def test_a_thread_is_deleted_with_its_copies(
+    state: PGState,
+    dsn: str,
+    schema: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_ttl: bool,
+    is_restored: bool,
+) -> None:
+    folder = tmp_path / "archive"
+    for name in ("gone", "held", "other", "plain"):
+        make_rich_thread(state, name)
+    with monkeypatch.context() as patch:
+        if not is_restored:
+            patch.setattr(archiving, "delete_archived", killed)
+        with nullcontext() if is_restored else pytest.raises(KeyboardInterrupt):
+            state.archive.put(["gone", "held", "other"], to=f"file://{folder}", idle_for=timedelta(0))
+    if is_restored:
+        state.archive.restore(["gone", "held", "other"])
+    state.threads.hold("held", "case", by="eve")
+    names = ("gone", "held", "plain")
+    age(dsn, schema, 40, *names)
+    if is_ttl:
+        for name in names:
+            state.threads.set_ttl(name, DAY)
+        ask(dsn, f"UPDATE \"{schema}\".threads SET expires_at = expires_at - interval '2 days'")
+    else:
+        state.retention.put("p", delete_after=30 * DAY)
+    (told,) = state.retention.apply(dry_run=True)
+    assert (told.deleted, told.held) == (2, ("held",))
+    # The folder is not mounted.
+    away = folder.rename(tmp_path / "away")
+    folder.write_text("no folder")
+    for _ in range(2):
+        (failed,) = state.retention.apply()
+        assert "cannot delete" in failed.problems[0]
+        assert {one.thread_id for one in state.threads.list().items} == {"gone", "held", "other"}
+        assert state.threads.sweep().threads == state.threads.sweep(dry_run=True).threads == 0
+    folder.unlink()
+    away.rename(folder)
+    (done,) = state.retention.apply()
+    assert (done.deleted, done.problems, done.held) == (1, (), ("held",))
+    assert {one.thread_id for one in state.threads.list().items} == {"held", "other"}
+    rows = ask(dsn, f'SELECT c.thread_id FROM "{schema}".archived_threads c ORDER BY 1')
+    assert rows == [("held",), ("other",)]
+    (manifest,) = folder.glob("*.json")
+    assert ('"other"' in manifest.read_text(), '"gone"' in manifest.read_text()) == (True, False)
+
+
+def killed(*arguments: Any) -> Any:
+    """Stop as a process that is killed before it deletes the threads that it has archived."""
+    raise KeyboardInterrupt
 
 
 def test_maintenance_stores_no_names_of_threads(state: PGState, dsn: str, schema: str) -> None:
