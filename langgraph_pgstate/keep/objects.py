@@ -77,6 +77,8 @@ def check_url(url: str) -> str:
         parts.netloc not in ("", "localhost") or not Path(unquote(parts.path)).is_absolute()
     ):
         raise ConfigurationError(f"a folder must have the form file:///absolute/path, got {url!r}")
+    if {".", ".."} & {*unquote(parts.path).split("/")}:
+        raise ConfigurationError(f"the URL of an archive must not have the segments . and .., got {url!r}")
     if parts.scheme != "file" and not parts.netloc:
         raise ConfigurationError(f"the URL of an archive must name a bucket, got {url!r}")
     return text

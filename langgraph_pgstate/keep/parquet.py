@@ -154,12 +154,12 @@ class AsyncParquet:
         """
         _modules()
         wanted = None if months is None else [_month_of(one) for one in months]
-        to = to if self._runner.tenant is None else _folder_of(to, self._runner.tenant)
+        folder = "" if self._runner.tenant is None else _folder_of(self._runner.tenant)
         found = []
         for month in await self._runner.run(list_months, self._queries):
             for name in DATASETS:
                 if wanted is None or month in wanted:
-                    file = await export_month(self._runner, self._queries, to, name, month, content)
+                    file = await export_month(self._runner, self._queries, to, name, month, content, folder=folder)
                     found += [] if file is None else [file]
                     if progress is not None and file is not None:
                         progress(file)
@@ -185,16 +185,19 @@ class AsyncParquet:
             ConfigurationError: If an argument is invalid, the extra is missing, or the state is opened for one tenant.
         """
         _modules()
-        owners = await _owners(self._runner, self._queries, check_url(to))
+        check_url(to)
+        owners = await _owners(self._runner, self._queries)
         months_of = [{*await one.run(partitions.list_old_months, self._queries, older_than)} for one, _ in owners]
         dropped: list[ExportedFile] = []
         # A month's partition has the spans of all tenants, so it is dropped after the export of all of them.
         for month in sorted(set.intersection(*months_of)) if months_of else ():
             digests, files = [], []
-            for one, place in owners:
+            for one, folder in owners:
                 digests.append(await one.run(partitions.digest_month, self._queries, month))
                 named = month.replace("_", "-")
-                file = await export_month(one, self._queries, place, _SPANS, named, content=True, is_dropped=True)
+                file = await export_month(
+                    one, self._queries, to, _SPANS, named, content=True, folder=folder, is_dropped=True
+                )
                 files += [] if file is None else [file]
             expected = {month: (sum(count for count, _ in digests), sum(total for _, total in digests))}
             if await self._runner.run(partitions.drop_months, self._queries, [month], expected):
@@ -213,8 +216,8 @@ class Parquet:
     drop_spans = blocking(AsyncParquet.drop_spans)
 
 
-async def _owners(runner: Any, queries: Queries, to: str) -> list[tuple[Any, str]]:
-    """Return the runners that export spans, each with its URL: one for each tenant if tenants are kept apart.
+async def _owners(runner: Any, queries: Queries) -> list[tuple[Any, str]]:
+    """Return the runners that export spans, each with its folder: one for each tenant if tenants are kept apart.
 
     Raises:
         ConfigurationError: If the state is opened for one tenant.
@@ -222,13 +225,16 @@ async def _owners(runner: Any, queries: Queries, to: str) -> list[tuple[Any, str
     if runner.tenant is not None:
         raise ConfigurationError("a month has the spans of all tenants: drop it with a state opened without a tenant")
     if not await runner.run(has_walls, queries):
-        return [(runner, to)]
+        return [(runner, "")]
     names = await runner.run(list_tenants, queries)
-    return [(type(runner)(of_tenant(runner.database, name, queries)), _folder_of(to, name)) for name in names]
+    return [(type(runner)(of_tenant(runner.database, name, queries)), _folder_of(name)) for name in names]
 
 
-def _folder_of(to: str, tenant: str) -> str:
-    return f"{to}/{quote(tenant, safe='')}"
+def _folder_of(tenant: str) -> str:
+    """Return the folder of a tenant, with a slash: always one segment, and another for each tenant."""
+    name = quote(tenant, safe="")
+    # `quote` leaves dots, and the segments `.` and `..` are other folders.
+    return f"%2E{name[1:]}/" if name.startswith(".") else f"{name}/"
 
 
 async def list_months(db: Connection, queries: Queries) -> list[str]:
@@ -237,12 +243,21 @@ async def list_months(db: Connection, queries: Queries) -> list[str]:
 
 
 async def export_month(
-    runner: Runner, queries: Queries, to: str, name: str, month: str, content: bool, *, is_dropped: bool = False
+    runner: Runner,
+    queries: Queries,
+    to: str,
+    name: str,
+    month: str,
+    content: bool,
+    *,
+    folder: str = "",
+    is_dropped: bool = False,
 ) -> ExportedFile | None:
     """Write one file, read it back and compare it. Return `None` if there are no rows.
 
     The new file also has the spans of the earlier file that were dropped since, but not spans that were deleted in
-    another way. With `is_dropped`, the caller may drop the spans afterwards.
+    another way. With a `folder`, such as `acme/`, the file is stored in this folder below `to`. With `is_dropped`, the
+    caller may drop the spans afterwards.
     """
     arrow, parquet = _modules()
     dataset = DATASETS[name]
@@ -254,7 +269,7 @@ async def export_month(
     parameters: dict[str, Any] = {"first_at": first, "last_at": last, "content": content, "page_size": _PAGE}
     parameters |= {cursor: "" for cursor, _ in dataset.cursor}
     places = [[column for column, _ in dataset.columns].index(column) for _, column in dataset.cursor]
-    objects, path = open_objects(to), f"{name}/{month}.parquet"
+    objects, path = open_objects(to), f"{folder}{name}/{month}.parquet"
     earlier = await _earlier(runner, objects, path, partition) if name == _SPANS else None
     left = {} if earlier is None else {key: number for number, key in enumerate(_keys(earlier))}
     buffer, count = io.BytesIO(), 0
@@ -278,8 +293,8 @@ async def export_month(
     await runner.wait_for(objects.put, path, data)
     read = await runner.wait_for(objects.get, path)
     if read != data or parquet.ParquetFile(io.BytesIO(read)).read().num_rows != count:
-        raise ArchiveError(f"{objects.url}/{path}", "is damaged: it differs from what was stored")
-    return ExportedFile(name, month, f"{objects.url}/{path}", count, len(data))
+        raise ArchiveError(f"{objects.url}/{quote(path)}", "is damaged: it differs from what was stored")
+    return ExportedFile(name, month, f"{objects.url}/{quote(path)}", count, len(data))
 
 
 async def _earlier(runner: Runner, objects: Objects, path: str, partition: int | None) -> Any:

@@ -17,8 +17,8 @@ from support import wait_until
 from support.keep import make_rich_thread, rows_of, states_of
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError
-from langgraph_pgstate.keep.objects import Objects, open_objects
+from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ConfigurationError
+from langgraph_pgstate.keep.objects import Objects, check_url, open_objects
 
 NOW = timedelta(0)
 
@@ -51,6 +51,13 @@ def test_memory() -> None:
     check_place(open_objects("memory://of-a-test"))
     assert open_objects("memory://of-a-test").list("") == ["b.pack"]
     assert open_objects("memory://of-another").list("") == []
+
+
+@pytest.mark.parametrize("path", ["/a/../b", "/a/%2E%2e", "/a/x%2F..%2Fb", "/a/./b"])
+def test_segments_that_are_other_folders_are_refused(path: str) -> None:
+    for place in ("file://", "s3://bucket"):
+        with pytest.raises(ConfigurationError, match="segments"):
+            check_url(place + path)
 
 
 def free_port() -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import psycopg
 import pytest
@@ -228,7 +229,7 @@ def test_a_month_is_dropped_once_the_spans_of_all_tenants_are_in_files(
         app.for_tenant("newcomer").threads.release("t", "case", by="eve")
         files = owner.parquet.drop_spans(url, older_than=3)
         assert [file.url for file in files] == [
-            f"{url}/{name}/spans/2025-01.parquet" for name in ("acme", "b%2Fc", "newcomer")
+            f"{url}/{name}/spans/2025-01.parquet" for name in ("acme", "b%252Fc", "newcomer")
         ]
         assert sum(file.rows for file in files) > count
         assert walled.rows(old) == [(0,)]
@@ -238,12 +239,28 @@ def test_a_month_is_dropped_once_the_spans_of_all_tenants_are_in_files(
 
 
 def test_tenants_do_not_overwrite_files_of_each_other(dsn: str, folder: Path) -> None:
-    with open_walled(dsn) as walled, walled.open() as app:
-        for name in ("acme", "b/c"):
+    folders = {
+        "bolt-1_A": "bolt-1_A",
+        "x/../bolt-1_A": "x%2F..%2Fbolt-1_A",
+        "..": "%2E.",
+        ".": "%2E",
+        "../evil": "%2E.%2Fevil",
+        "%2E": "%252E",
+        "acme.com": "acme.com",
+    }
+    with open_walled(dsn) as walled, walled.open() as app, PGState.open(walled.owner, schema=walled.schema) as owner:
+        for name, place in folders.items():
             make_rich_thread(app.for_tenant(name), "t")
-            app.for_tenant(name).parquet.export(f"file://{folder}")
-    places = {"/".join(path.relative_to(folder).parts[:-2]) for path in folder.rglob("*.parquet")}
-    assert places == {"acme", "b/c"}
+            files = app.for_tenant(name).parquet.export(f"file://{folder}")
+            assert all(Path(unquote(urlsplit(file.url).path)).is_relative_to(folder / place) for file in files)
+        assert {path.relative_to(folder).parts[0] for path in folder.rglob("*.parquet")} == {*folders.values()}
+        assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+        walled.rows("UPDATE {}.spans SET started_at = '2025-01-15Z'")
+        owner.maintain()
+        spans = walled.rows("SELECT count(*) FROM {}.spans")
+        assert sum(file.rows for file in owner.parquet.drop_spans(f"file://{folder}", older_than=3)) == spans[0][0]
+        assert walled.rows("SELECT count(*) FROM {}.spans") == [(0,)]
+    assert duckdb.sql(f"SELECT count(*) FROM '{folder}/*/spans/2025-01.parquet'").fetchall() == spans
 
 
 def test_what_cannot_be_exported_is_refused(state: PGState, folder: Path) -> None:
