@@ -88,6 +88,17 @@ def check_ttl_strategy(name: str, strategy: Any) -> TtlStrategy:
     return "delete" if strategy == "delete" else "keep_latest"
 
 
+def check_lasting(url: str) -> str:
+    """Return the URL of a place whose objects remain when this process ends. The place itself checks its form.
+
+    Raises:
+        ConfigurationError: If the URL names the memory of this process.
+    """
+    if url.strip().lower().startswith("memory:"):
+        raise ConfigurationError(f"the URL of an archive must name a bucket or a folder, not memory, got {url!r}")
+    return url
+
+
 def check_schema_name(schema: str) -> str:
     """Return `schema` if it can be written into SQL without quotes.
 

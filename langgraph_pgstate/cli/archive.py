@@ -22,7 +22,7 @@ from langgraph_pgstate.cli.output import (
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.keep.types import ArchiveReport
-from langgraph_pgstate.options import age
+from langgraph_pgstate.options import age, check_lasting
 
 ACTIONS: Final = ("put", "restore", "list", "check", "delete")
 
@@ -125,6 +125,7 @@ def _put(
         raise ConfigurationError("archive put requires --to with the URL of the archive")
     if not threads and user is None and agent is None and older_than is None:
         raise ConfigurationError("archive put requires the threads, or --older-than, --user or --agent to choose them")
+    to = check_lasting(to)
     with target.connect() as state:
         filters: Any = {name: value for name, value in (("user_id", user), ("agent", agent)) if value is not None}
         if older_than is not None:

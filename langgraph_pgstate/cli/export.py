@@ -16,7 +16,7 @@ from langgraph_pgstate.cli.options import OTLP_VARIABLE
 from langgraph_pgstate.cli.output import count, log_to_terminal, one_of, print_json
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.options import age
+from langgraph_pgstate.options import age, check_lasting
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -88,6 +88,7 @@ def export(
 def _export_parquet(
     target: Target, to: str, months: list[str] | None, content: bool, drop_older_than: int | None
 ) -> None:
+    to = check_lasting(to)
     with target.connect() as state:
         if drop_older_than is not None:
             files = state.parquet.drop_spans(to, drop_older_than)

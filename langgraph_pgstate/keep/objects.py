@@ -70,8 +70,8 @@ def check_url(url: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in _SCHEMES or parts.query or parts.fragment or parts.password:
         raise ConfigurationError(
-            "the URL of an archive must have the form s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, "
-            f"file:///folder or memory://name, without a password, got {url!r}"
+            "the URL of an archive must have the form s3://bucket/prefix, gs://bucket/prefix, az://container/prefix "
+            f"or file:///folder, without a password, got {url!r}"
         )
     if parts.scheme == "file" and (
         parts.netloc not in ("", "localhost") or not Path(unquote(parts.path)).is_absolute()

@@ -32,7 +32,7 @@ from langgraph_pgstate.keep import archiving, deleting
 from langgraph_pgstate.keep.objects import check_url, open_objects
 from langgraph_pgstate.keep.tables import list_tables
 from langgraph_pgstate.keep.types import TTL, Policy, PolicyFields, PolicyReport
-from langgraph_pgstate.options import check_ttl
+from langgraph_pgstate.options import check_lasting, check_ttl
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads import expiry
@@ -73,7 +73,7 @@ def request_policy(name: str, fields: PolicyFields) -> dict[str, Any]:
     to = given.get("archive_to")
     if (to is None) != (found["archive_after"] is None):
         raise ConfigurationError("archive_after and archive_to, the URL of the archive, must be given together")
-    found["archive_to"] = None if to is None else check_url(to)
+    found["archive_to"] = None if to is None else check_lasting(check_url(to))
     keep_last = given.get("keep_last", 1)
     if type(keep_last) is not int or keep_last < 1:
         raise ConfigurationError(f"keep_last must be at least 1 checkpoint, got {keep_last!r}")

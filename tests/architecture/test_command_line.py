@@ -27,7 +27,7 @@ ALLOWED = re.compile(
 OBJECTS = {
     "langgraph_pgstate.runs": {"Runs", "RunHandle"},
     "langgraph_pgstate.threads": {"Threads"},
-    "langgraph_pgstate.keep": {"Privacy", "StoredErasure"},
+    "langgraph_pgstate.keep": {"Erasure", "Privacy", "StoredErasure"},
     "langgraph_pgstate.state": {"AsyncPGState", "PGState", "StateOptions"},
     "langgraph_pgstate.admin.api": {"Admin"},
     "langgraph_pgstate.memory.memories": {"ROOT", "namespace_of", "owner_of"},

@@ -44,7 +44,7 @@ def test_policies_are_set_and_applied(terminal: Run, saver: PGStateSaver, connec
             "--archive-after",
             "90d",
             "--archive-to",
-            "memory://cli",
+            "file:///cli",
             "--metadata",
             '{"a": 1}',
         ),
@@ -52,7 +52,7 @@ def test_policies_are_set_and_applied(terminal: Run, saver: PGStateSaver, connec
     )
     shown = terminal("retention")
     assert "agent=a[b]" in lines(shown, "chats")[0]
-    assert "90d to memory://cli" in lines(shown, "all")[0]
+    assert "90d to file:///cli" in lines(shown, "all")[0]
     assert [json.loads(line)["name"] for line in terminal("--json", "retention").splitlines()] == ["all", "chats"]
     assert "chats: 1 thread would be deleted" in terminal("retention", "apply", "--dry-run")
     assert "chats: 1 thread deleted" in terminal("maintain")
@@ -60,6 +60,8 @@ def test_policies_are_set_and_applied(terminal: Run, saver: PGStateSaver, connec
     assert "removed policy all" in terminal("retention", "remove", "all")
     assert "no policy 'all'" in terminal("retention", "remove", "all", code=1)
     assert json.loads(terminal("--json", "retention", "remove", "chats")) == {"removed": "chats"}
+    memory = ("--archive-after", "90d", "--archive-to", "memory://cli")
+    assert "must name a bucket or a folder" in terminal("retention", "set", "x", *memory, code=1)
     assert "requires the NAME" in terminal("retention", "set", code=1)
     assert "must have one of" in terminal("retention", "set", "x", code=1)
     assert "must be a JSON object" in terminal("retention", "set", "x", "--metadata", "[]", code=1)
