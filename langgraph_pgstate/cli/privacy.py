@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import ExitStack
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -27,7 +28,7 @@ from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.keep import StoredErasure
+    from langgraph_pgstate.keep import Erasure, StoredErasure
 
 ACTIONS: Final = ("export", "erase", "receipts", "verify")
 
@@ -90,13 +91,19 @@ def privacy(
             if user is None:
                 raise ConfigurationError("privacy export requires --user ID")
             with ExitStack() as stack:
-                file = typer.get_binary_stream("stdout") if to is None else stack.enter_context(to.open("wb"))
+                file = typer.get_binary_stream("stdout")
+                if to is not None:
+                    stack.enter_context(_writing(to))
+                    file = stack.enter_context(to.open("wb"))
                 for line in state.privacy.export(user_id=user):
                     file.write(line + b"\n")
             return
         if action == "receipts" and receipt is not None:
             text = _text(_stored(state.privacy.receipt(receipt), receipt))
-            typer.echo(text, nl=False) if to is None else to.write_text(text)
+            if to is None:
+                typer.echo(text, nl=False)
+            else:
+                _write(to, text)
             return
         if action == "receipts":
             page = state.privacy.receipts(limit=limit)
@@ -109,15 +116,23 @@ def privacy(
                 table.add_row(*map(escape, (one.erasure_id, one.kind, *times, f"{sum(one.counts.values()):,}")))
             show(table, len(page.items), "receipt", page.next)
             return
+        if to is not None and not dry_run:
+            _check_writable(to)
         if not (dry_run or yes):
             found = state.privacy.erase(**what, key=secret, dry_run=True)
             typer.confirm(f"Erase {count(found.rows, 'row')}? They do not come back", abort=True, err=True)
         done = state.privacy.erase(**what, key=secret, by=by or shell_user() or None, dry_run=dry_run)
-    if to is not None and done.receipt is not None:
-        to.write_text(_text(done.receipt))
     if target.is_json:
         print_json(as_json(done) | {"is_complete": done.is_complete})
-        raise typer.Exit(int(not done.is_complete))
+    else:
+        _print(done, dry_run)
+    # The output above names the receipt, which can be read again if it cannot be written now.
+    if to is not None and done.receipt is not None:
+        _write(to, _text(done.receipt))
+    raise typer.Exit(int(not done.is_complete))
+
+
+def _print(done: Erasure, dry_run: bool) -> None:
     table = new_table("table", "rows")
     for name, rows in done.counts.items():
         table.add_row(escape(name), f"{rows:,}")
@@ -130,7 +145,33 @@ def privacy(
         console.print("there is no receipt yet: repeat the command when nothing keeps these rows any more")
     if done.receipt is not None:
         console.print(f"receipt {escape(str(done.receipt['receipt_id']))}, signature {done.receipt['algorithm']}")
-    raise typer.Exit(int(not done.is_complete))
+
+
+@contextmanager
+def _writing(file: Path) -> Iterator[None]:
+    """Raise a `ConfigurationError` if a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {file}: {error.strerror or error}") from error
+
+
+def _write(file: Path, text: str) -> None:
+    with _writing(file):
+        file.write_text(text)
+
+
+def _check_writable(file: Path) -> None:
+    """Check that a file can be written, and leave it as it is.
+
+    Raises:
+        ConfigurationError: If it cannot be written.
+    """
+    with _writing(file):
+        is_new = not os.path.lexists(file)
+        file.open("ab").close()
+        if is_new:
+            file.unlink()
 
 
 def _stored(found: StoredErasure | None, erasure_id: str) -> Mapping[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import config_of, put_arguments
@@ -60,3 +62,34 @@ def test_a_user_is_exported_and_erased_with_a_receipt(
     assert "it was changed" in terminal("privacy", "verify", str(receipt), *with_key, code=1)
     assert "requires --user" in terminal("privacy", "export", code=1)
     assert "either user_id or thread_id" in terminal("privacy", "erase", "--yes", code=1)
+
+
+def test_a_file_that_cannot_be_written_is_found_before_the_erasure(
+    terminal: Run, saver: PGStateSaver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of("hers")
+    config["configurable"]["user_id"] = "evelyn"
+    saver.put(*put_arguments(config, 1))
+    away, key, earlier = tmp_path / "away" / "r.json", tmp_path / "key", tmp_path / "earlier.json"
+    key.write_text("a secret of the operator\n")
+    earlier.write_text("earlier")
+    erase = ("privacy", "erase", "--user", "evelyn", "--yes", "--key-file", str(key), "--to")
+    for command in (erase, ("privacy", "export", "--user", "evelyn", "--to")):
+        assert f"cannot write {away}: No such file" in terminal(*command, str(away), code=1).replace("\n", "")
+    assert saver.get_tuple(config_of("hers")) is not None
+    # A command that fails keeps the file as it was.
+    assert "either user_id" in terminal(*erase, str(earlier), "--thread", "hers", code=1)
+    assert earlier.read_text() == "earlier"
+    write = Path.write_text
+
+    def full(self: Path, *arguments: Any) -> int:
+        if self == earlier:
+            raise OSError(28, "No space left on device")
+        return write(self, *arguments)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    shown = terminal(*erase, str(earlier), code=1)
+    assert saver.get_tuple(config_of("hers")) is None
+    (receipt_id,) = re.findall(r"receipt (\S+), signature", shown)
+    assert f"cannot write {earlier}: No space left" in shown.replace("\n", "")
+    assert json.loads(terminal("privacy", "receipts", receipt_id))["receipt_id"] == receipt_id
