@@ -73,7 +73,7 @@ class AsyncArchive:
             thread_ids: Ids of the threads; `None` if filters select them.
             to: URL below which to store the archives: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or
                 `az://container/prefix`, with credentials from the environment. For tests, `memory://name` stores them
-                in the memory of this process; commands and policies refuse it.
+                in the memory of this process; commands and policies refuse it. A folder is made if its parent exists.
             idle_for: Only threads that were not active for this time.
             dry_run: Only count the threads and rows, and the bytes that they take in the database.
             progress: Called after each archive with the sum so far.

@@ -77,6 +77,8 @@ def check_url(url: str) -> str:
         parts.netloc not in ("", "localhost") or not Path(unquote(parts.path)).is_absolute()
     ):
         raise ConfigurationError(f"a folder must have the form file:///absolute/path, got {url!r}")
+    if "\0" in unquote(text):
+        raise ConfigurationError(f"the URL of an archive must not have NUL, got {url!r}")
     if {".", ".."} & {*unquote(parts.path).split("/")}:
         raise ConfigurationError(f"the URL of an archive must not have the segments . and .., got {url!r}")
     if parts.scheme != "file" and not parts.netloc:
@@ -107,7 +109,13 @@ class _Folder:
         self.url, self._path = url, path
 
     def put(self, name: str, data: bytes) -> None:
-        self._call(name, self._put, data)
+        try:
+            self._put(self._path / name, data)
+        except OSError as error:
+            parent, why = self._path.parent, str(error)
+            if isinstance(error, FileNotFoundError) and not os.path.exists(parent):
+                why = f"the folder {parent} does not exist"
+            raise ArchiveUnavailableError(f"{self.url}/{name}", f"cannot be stored: {why}") from error
 
     def get(self, name: str) -> bytes:
         return self._call(name, Path.read_bytes)
@@ -119,9 +127,10 @@ class _Folder:
         self._call(name, self._delete)
 
     def list(self, ending: str) -> list[str]:
-        if not self._path.exists():
-            return []
-        return self._call("", lambda path: sorted(one.name for one in path.iterdir() if one.name.endswith(ending)))
+        def names(path: Path) -> list[str]:
+            return sorted(one.name for one in path.iterdir() if one.name.endswith(ending)) if path.exists() else []
+
+        return self._call("", names)
 
     def _delete(self, path: Path) -> None:
         """Delete a file, and its temporary files that killed processes have left."""
@@ -130,6 +139,8 @@ class _Folder:
 
     def _put(self, path: Path, data: bytes) -> None:
         """Store a file so that it survives a crash of the machine."""
+        # If the folder's parent is missing, the place may not be mounted.
+        self._path.mkdir(exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         try:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 from support import wait_until
 from support.keep import make_rich_thread, rows_of, states_of
@@ -43,14 +44,48 @@ def check_place(objects: Objects) -> None:
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    check_place(open_objects(f"file://{tmp_path}/with%20space/deep/"))
+    (tmp_path / "with space").mkdir()
+    place = open_objects(f"file://{tmp_path}/with%20space/deep/")
+    check_place(place)
     assert (tmp_path / "with space" / "deep" / "b.pack").exists()
+    place.put("acme/spans/2026-01.parquet", b"below")
+    assert place.get("acme/spans/2026-01.parquet") == b"below"
+
+
+def test_a_folder_whose_parent_is_missing_is_not_made(
+    dsn: str, schema: str, tmp_path: Path, connection: psycopg.Connection
+) -> None:
+    """It may be a place that is not mounted."""
+    away = tmp_path / "mount" / "archive"
+    with PGState.open(dsn, schema=schema) as state:
+        make_rich_thread(state, "t")
+        before = rows_of(dsn, schema, "t")
+        with pytest.raises(ArchiveUnavailableError, match=f"the folder {away.parent} does not exist"):
+            state.archive.put(["t"], to=away.as_uri(), idle_for=NOW)
+        assert rows_of(dsn, schema, "t") == before
+        assert connection.execute(f'SELECT count(*) FROM "{schema}".archives'.encode()).fetchone() == (0,)
+        assert not away.parent.exists()
+        away.parent.mkdir()
+        assert state.archive.put(["t"], to=away.as_uri(), idle_for=NOW).threads == 1
+
+
+def test_a_folder_that_cannot_be_made_is_unavailable() -> None:
+    with pytest.raises(ArchiveUnavailableError, match="No such file or directory: '/proc/none'"):
+        open_objects("file:///proc/none").put("a.pack", b"")
+    with pytest.raises(ArchiveUnavailableError, match="File name too long"):
+        open_objects(f"file:///{'d' * 300}").list("")
 
 
 def test_memory() -> None:
     check_place(open_objects("memory://of-a-test"))
     assert open_objects("memory://of-a-test").list("") == ["b.pack"]
     assert open_objects("memory://of-another").list("") == []
+
+
+@pytest.mark.parametrize("url", ["file:///a%00", "s3://bucket/%00/b"])
+def test_nul_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="NUL"):
+        check_url(url)
 
 
 @pytest.mark.parametrize("path", ["/a/../b", "/a/%2E%2e", "/a/x%2F..%2Fb", "/a/./b"])
