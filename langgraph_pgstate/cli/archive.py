@@ -20,7 +20,7 @@ from langgraph_pgstate.cli.output import (
     show,
 )
 from langgraph_pgstate.cli.target import Target
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.keep.types import ArchiveReport
 from langgraph_pgstate.options import age, check_lasting
 
@@ -65,7 +65,8 @@ def archive(
     """Archive threads outside of the database, and restore them.
 
     Rows are deleted from the database after they were read back from the archive and verified. Credentials of buckets
-    come from the environment.
+    come from the environment. The exit code is 1 if a named thread is not archived, or there is nothing to delete or
+    to restore.
     """
     target: Target = ctx.obj
     given = threads or None
@@ -95,6 +96,8 @@ def archive(
                     f"Delete {count(len(given or ()), 'thread')} for good, from all archives?", abort=True, err=True
                 )
             deleted = state.archive.delete(given or (), missing_ok=missing_ok)
+            if not deleted.copies:
+                raise NotFoundError("there is no copy of the threads in any archive")
             if target.is_json:
                 print_json(deleted)
             else:
@@ -105,6 +108,8 @@ def archive(
             if action == "check"
             else state.archive.restore(given, source=source, dry_run=dry_run)
         )
+    if action == "restore" and not report.threads + report.unchanged:
+        raise NotFoundError(f"there is no archive below {source}")
     if target.is_json:
         print_json(report)
         return
@@ -137,6 +142,8 @@ def _put(
         print_json(report)
     else:
         print_archived(report)
+    if threads and report.left:
+        raise typer.Exit(1)
 
 
 def print_archived(report: ArchiveReport) -> None:

@@ -25,7 +25,7 @@ def test_threads_go_and_come_back(
     options = ("archive", "put", "--to", to, "--user", "eve", "--older-than", "30d")
     assert "would be archived: 2 threads with 2 rows" in terminal(*options, "--dry-run")
     assert "archived: 2 threads with 2 rows" in terminal(*options)
-    assert "new was active a moment ago" in terminal("archive", "put", "new", "--to", to)
+    assert "new was active a moment ago" in terminal("archive", "put", "new", "--to", to, code=1)
     assert "trip [1]" in terminal("archive")
     assert [json.loads(line)["thread_id"] for line in terminal("--json", "archive").splitlines()] == [
         "trip 2",
@@ -42,6 +42,20 @@ def test_threads_go_and_come_back(
     terminal("release", "trip [1]", "case 7", "--by", "ada")
     assert "restored: 1 thread with 1 row" in terminal("archive", "restore", "trip 2")
     assert "deleted for good: 1 thread" in terminal("archive", "delete", "trip [1]", "--yes")
+    assert "no copy of the threads" in terminal("archive", "delete", "trip [1]", "--yes", code=1)
+    # Of several named threads, the others are done. Threads that a filter selects may be left.
+    put_values(saver, config_of("other"), {"a": 1})
+    connection.execute(
+        f"UPDATE \"{saver.schema}\".threads SET updated_at = '2025-01-01Z' WHERE thread_id = 'other'".encode()
+    )
+    assert "new was active" in terminal("archive", "put", "new", "other", "--to", to, code=1)
+    terminal("hold", "trip 2", "case 7", "--by", "ada")
+    assert "trip 2 is held" in terminal("archive", "put", "--older-than", "30d", "--user", "eve", "--to", to)
+    terminal("release", "trip 2", "case 7", "--by", "ada")
+    assert "deleted for good: 1 thread" in terminal("archive", "delete", "other", "none", "--yes")
+    nowhere = f"file://{tmp_path}/nowhere"
+    assert "there is no archive below file://" in terminal("archive", "restore", "--from", nowhere, code=1)
+    assert json.loads(terminal("--json", "archive", "put", "new", "--to", to, code=1))["left"]
     assert "not archived, or does not exist" in terminal("archive", "restore", "trip [1]", code=1)
     assert "requires --to" in terminal("archive", "put", "trip 2", code=1)
     assert "requires the threads, or --older-than" in terminal("archive", "put", "--to", to, code=1)
