@@ -437,6 +437,9 @@ class _Work:
         try:
             for source in await find_sources(self._runner, self._queries, [thread_id], self._tenant):
                 await restore_source(self._runner, self._queries, source)
+        except NotFoundError:
+            # Another call has restored or erased the thread meanwhile.
+            return False
         except ArchiveError as error:
             self._away.add(thread_id)
             self._keep(thread_id, f"an archive has it: {error}")

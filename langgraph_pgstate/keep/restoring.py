@@ -57,11 +57,13 @@ class Source(NamedTuple):
         objects: The place where the archive is stored.
         manifest: The manifest of the archive.
         thread_ids: Ids of the threads to restore.
+        is_of_stubs: Whether stubs of the threads name the archive.
     """
 
     objects: Objects
     manifest: Manifest
     thread_ids: Sequence[str]
+    is_of_stubs: bool = False
 
 
 async def find_sources(runner: Runner, queries: Queries, thread_ids: Sequence[str], tenant: str | None) -> list[Source]:
@@ -75,13 +77,17 @@ async def find_sources(runner: Runner, queries: Queries, thread_ids: Sequence[st
     rows = await runner.run(find_archives, queries, thread_ids)
     known = {thread_id for _, _, _, ids in rows for thread_id in ids}
     if missing := [thread_id for thread_id in thread_ids if thread_id not in known]:
-        raise NotFoundError(f"thread {missing[0]!r} is not archived, or does not exist")
+        raise _not_archived(missing[0])
     found = []
     for archive_id, url, root, ids in rows:
         objects = open_objects(url)
         manifest = await read_manifest(runner, objects, archive_id + MANIFEST, tenant, root)
-        found.append(Source(objects, manifest, ids))
+        found.append(Source(objects, manifest, ids, is_of_stubs=True))
     return found
+
+
+def _not_archived(thread_id: str) -> NotFoundError:
+    return NotFoundError(f"thread {thread_id!r} is not archived, or does not exist")
 
 
 async def find_archives(
@@ -165,6 +171,7 @@ async def restore_source(
 
     Raises:
         ArchiveError: If the archive is damaged.
+        NotFoundError: If a thread whose stub named the archive was erased or deleted meanwhile.
         SchemaOutdatedError: If the archive has columns that the tables lack.
         DataKeyError: If a data key that the threads need is not in the table of data keys.
         ThreadExistsError: If a thread exists with other rows.
@@ -182,7 +189,9 @@ async def restore_source(
     report = RestoreReport()
     for group in groups if not dry_run else ():
         rows = await _read(runner, source, group)
-        report += await runner.run(store_threads, queries, tables, manifest.archive_id, group, rows, by)
+        report += await runner.run(
+            store_threads, queries, tables, manifest.archive_id, group, rows, by, is_of_stubs=source.is_of_stubs
+        )
     return RestoreReport(len(frames), sum(frame.rows for frame in frames)) if dry_run else report
 
 
@@ -245,10 +254,13 @@ async def store_threads(
     frames: Sequence[Frame],
     rows: Mapping[str, Mapping[str, Sequence[bytes]]],
     by: str | None = None,
+    *,
+    is_of_stubs: bool = False,
 ) -> RestoreReport:
     """Store the rows of some threads. One transaction; safe to repeat.
 
     Raises:
+        NotFoundError: If stubs named the archive (`is_of_stubs`), and the stub of a thread is gone.
         AlreadyDoneError: If another person has just restored a thread.
         ThreadExistsError: If a thread exists with other rows.
         ThreadDeletedError: If a thread was deleted, and its tombstone forbids to use its id again.
@@ -260,6 +272,9 @@ async def store_threads(
         raise ThreadDeletedError(thread_id, deleted_at)
     async with db.transaction():
         stubs = {row[0]: row[1] for row in await db.fetch(queries.lock_stubs, {"thread_ids": ids})}
+        if is_of_stubs and (gone := [thread_id for thread_id in ids if thread_id not in stubs]):
+            # The thread was erased or deleted since its archive was read, and must not come back.
+            raise _not_archived(gone[0])
         known = [thread_id for thread_id in ids if stubs.get(thread_id, archive_id) is None]
         if known:
             found = await _digests(db, tables, known)

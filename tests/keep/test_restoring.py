@@ -32,7 +32,7 @@ from langgraph_pgstate.errors import (
     ThreadDeletedError,
     ThreadExistsError,
 )
-from langgraph_pgstate.keep import packing
+from langgraph_pgstate.keep import erasing, packing, restoring
 from langgraph_pgstate.keep.objects import open_objects
 from langgraph_pgstate.keep.packing import load_manifest, unpack
 
@@ -179,6 +179,43 @@ def test_what_is_there_is_not_overwritten(state: PGState, other: PGState, dsn: s
         careful.saver.delete_thread("t")
     with pytest.raises(ThreadDeletedError):
         state.archive.restore(["t"], source=f"file://{folder}/newer")
+
+
+@pytest.mark.parametrize("overtaking", ["erase", "delete", "erase twice"])
+def test_what_is_erased_meanwhile_does_not_come_back(
+    overtaking: str, state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stub was there before the archive was read; then the thread and its copy are erased."""
+    for name in ("t", "u"):
+        make_rich_thread(state, name)
+    state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+    read = restoring._read
+
+    async def overtaken(*given: Any) -> Any:
+        found = await read(*given)
+        monkeypatch.setattr(restoring, "_read", read)
+        monkeypatch.setattr(erasing, "restore_source", restoring.restore_source)
+        with PGState.open(dsn, schema=schema) as faster:
+            if overtaking == "delete":
+                assert faster.archive.delete(["t"]).threads == 1
+            else:
+                assert faster.privacy.erase(thread_id="t").is_complete
+        return found
+
+    async def restore(*given: Any) -> None:
+        await restoring.restore_source(*given)
+        pytest.fail("the thread was stored, and would stay if this process died now")
+
+    monkeypatch.setattr(restoring, "_read", overtaken)
+    if overtaking == "erase twice":
+        monkeypatch.setattr(erasing, "restore_source", restore)
+        assert state.privacy.erase(thread_id="t").is_complete
+    else:
+        with pytest.raises(NotFoundError, match="thread 't' is not archived"):
+            state.archive.restore(["t"], by="Eve")
+    assert not {*rows_of(dsn, schema, "t")} - {"events"}
+    assert state.threads.get("t") is None
+    assert state.threads.get("u") is not None
 
 
 def test_rows_that_came_after_all_stay(state: PGState, dsn: str, schema: str, folder: Path) -> None:
