@@ -164,7 +164,7 @@ class AsyncArchive:
         tenant = self._runner.tenant
         ids = None if thread_ids is None else thread_ids_of(several("thread_ids", thread_ids))
         if source is not None:
-            sources = await restoring.search_sources(self._runner, open_objects(source), ids, tenant)
+            sources = await restoring.search_sources(self._runner, self._queries, open_objects(source), ids, tenant)
         else:
             sources = await restoring.find_sources(self._runner, self._queries, ids or (), tenant)
         report = RestoreReport()

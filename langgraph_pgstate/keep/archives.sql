@@ -159,6 +159,10 @@ WHERE t.thread_id = ANY(:thread_ids::text[]) AND t.archived_at IS NOT NULL
 GROUP BY a.archive_id, a.url, a.root
 ORDER BY a.archive_id;
 
+-- name: find_roots
+-- Return the digests of the manifests of some archives.
+SELECT a.archive_id, a.root FROM /*schema*/archives a WHERE a.archive_id = ANY(:archive_ids::text[]);
+
 -- name: end_stubs
 -- Store that threads are in the database again. A time to live starts again, and a fixed time of expiry is removed.
 UPDATE /*schema*/threads SET archived_at = NULL, archive_id = NULL, expires_at = now() + ttl

@@ -98,8 +98,13 @@ async def find_archives(
     return [(archive_id, url, root, ids) for archive_id, url, root, ids in rows]
 
 
+async def find_roots(db: Connection, queries: Queries, archive_ids: Sequence[str]) -> dict[str, bytes]:
+    """Return the digests of the manifests of the archives that have a row. One round trip."""
+    return {row[0]: row[1] for row in await db.fetch(queries.find_roots, {"archive_ids": [*archive_ids]})}
+
+
 async def search_sources(
-    runner: Runner, objects: Objects, thread_ids: Sequence[str] | None, tenant: str | None
+    runner: Runner, queries: Queries, objects: Objects, thread_ids: Sequence[str] | None, tenant: str | None
 ) -> list[Source]:
     """Return the archives below a URL that have some threads, or all. If several have a thread, the newest is used.
 
@@ -108,9 +113,9 @@ async def search_sources(
         ArchiveError: If a manifest is damaged.
         TenantError: If an archive belongs to another tenant.
     """
-    manifests = [
-        await read_manifest(runner, objects, name, tenant) for name in await runner.wait_for(objects.list, MANIFEST)
-    ]
+    archive_ids = [name.removesuffix(MANIFEST) for name in await runner.wait_for(objects.list, MANIFEST)]
+    roots = {} if tenant is None else await runner.run(find_roots, queries, archive_ids)
+    manifests = [await read_manifest(runner, objects, id + MANIFEST, tenant, roots.get(id)) for id in archive_ids]
     newest: dict[str, Manifest] = {}
     for manifest in sorted(manifests, key=lambda one: one.archive_id):
         newest.update(dict.fromkeys(manifest.frames, manifest))
@@ -129,6 +134,13 @@ async def read_manifest(
 ) -> Manifest:
     """Return a verified manifest.
 
+    Args:
+        runner: Runs operations.
+        objects: The place of the archive.
+        name: Name of the manifest.
+        tenant: The tenant; `None` for none.
+        root: Digest of the manifest, from the tenant's row of the archive; `None` if there is no row.
+
     Raises:
         ArchiveError: If it is damaged.
         TenantError: If the archive belongs to another tenant.
@@ -137,7 +149,8 @@ async def read_manifest(
     manifest = load_manifest(await runner.wait_for(objects.get, name), where, root)
     if manifest.archive_id + MANIFEST != name:
         raise ArchiveError(where, f"is the manifest of archive {manifest.archive_id}")
-    if manifest.tenant != tenant:
+    # An archive of before the move to tenants names none, and belongs to the tenant of its row.
+    if manifest.tenant != tenant and (manifest.tenant is not None or root is None):
         raise TenantError(f"{where} is not an archive of {_named(tenant)}")
     return manifest
 

@@ -777,6 +777,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.parquet.list_months": lambda bench: (),
     "keep.parquet.fetch_page": lambda bench: ("export_runs", bench.month()),
     "keep.restoring.find_archives": lambda bench: (["t"],),
+    "keep.restoring.find_roots": lambda bench: (["a"],),
     "keep.restoring.check_keys": lambda bench: ([Frame("t", 0, 0, "", ())],),
     "keep.exporting.next_thread": lambda bench: ("eve", ""),
     "keep.exporting.thread_page": lambda bench: ("t", START),

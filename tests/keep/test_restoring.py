@@ -6,6 +6,7 @@ import json
 import struct
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import psycopg
 import pytest
 from support import put_arguments
 from support.keep import agent, answer, config_of, make_rich_thread, rows_of, states_of
-from support.tenants import open_walled
+from support.tenants import APP, OWNER, Walled, open_walled
 
 from langgraph_pgstate import AsyncPGState, Encryption, LocalMasterKey, PGState
 from langgraph_pgstate.admin.api import Admin
@@ -295,6 +296,54 @@ def test_each_tenant_has_its_own_archive(dsn: str, folder: Path) -> None:
         assert acme.archive.restore(["t"]).threads == 1
         assert states_of(agent(acme), "t") == states
         assert walled.rows('SELECT DISTINCT pgstate_tenant FROM "{}".checkpoints') == [("acme",)]
+
+
+@pytest.fixture
+def moved(dsn: str, folder: Path) -> Iterator[tuple[Walled, list[Any]]]:
+    """A schema with the archived threads `t`, `u`, `v` and `w`, moved to the tenant `acme` afterwards."""
+    with open_walled(dsn) as walled:
+        plain = replace(walled, schema=f"{walled.schema}_plain")
+        plain.rows(f"CREATE SCHEMA {{}} AUTHORIZATION {OWNER}")
+        with PGState.open(plain.owner, schema=plain.schema) as state:
+            state.setup()
+            for name in ("t", "u", "v", "w"):
+                graph = make_rich_thread(state, name)
+            states = states_of(graph, "w")
+            state.archive.put(["t", "u", "v", "w"], to=f"file://{folder}", idle_for=NOW)
+            state.move_to_tenants("acme", workers=[APP])
+        plain.rows(f"GRANT USAGE ON SCHEMA {{}} TO {APP}")
+        plain.rows(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {{}} TO {APP}")
+        yield plain, states
+        plain.rows("DROP SCHEMA {} CASCADE")
+
+
+def test_archives_of_before_tenants_belong_to_the_tenant_of_their_rows(
+    moved: tuple[Walled, list[Any]], folder: Path
+) -> None:
+    plain, states = moved
+    url = f"file://{folder}"
+    with plain.open(tenant="acme") as acme, plain.open(tenant="bolt") as bolt:
+        assert acme.archive.check().threads == 4
+        assert acme.archive.restore(source=url, dry_run=True).threads == 4
+        with pytest.raises(TenantError):
+            bolt.archive.restore(source=url)
+        assert acme.archive.delete(["t"]).rewritten == 1
+        assert acme.privacy.erase(thread_id="u").is_complete
+        acme.retention.put("old", delete_after=timedelta(days=1))
+        plain.rows("UPDATE {}.threads SET updated_at = now() - interval '2 days' WHERE thread_id = 'v'")
+        (applied,) = acme.retention.apply("old")
+        assert (applied.deleted, applied.problems) == (1, ())
+        assert [one.thread_id for one in acme.archive.list().items] == ["w"]
+        assert acme.archive.restore(source=url, dry_run=True).threads == 1
+        assert acme.archive.restore(["w"]).threads == 1
+        assert states_of(agent(acme), "w") == states
+        # A manifest of another tenant is refused even if the row names it.
+        acme.archive.put(["w"], to=url, idle_for=NOW)
+        plain.rows("DELETE FROM {}.archived_threads")
+        plain.rows("UPDATE {}.archives SET pgstate_tenant = 'bolt'")
+        plain.rows("UPDATE {}.threads SET pgstate_tenant = 'bolt'")
+        with pytest.raises(TenantError, match="not an archive of tenant 'bolt'"):
+            bolt.archive.restore(["w"])
 
 
 async def test_on_an_event_loop(dsn: str, schema: str, folder: Path, state: PGState) -> None:
