@@ -18,6 +18,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -97,7 +98,7 @@ class Manifest:
 
     Attributes:
         archive_id: Id of the archive.
-        created_at: Time at which it was made, as text.
+        created_at: Time at which its threads were read, by the clock of the database, as text.
         schema_version: Version of the rows' schema.
         tenant: Tenant of the threads; `None` if tenants are not kept apart.
         columns: The columns of its tables.
@@ -114,6 +115,12 @@ class Manifest:
     pack_bytes: int
     pack_sha256: str
     frames: Mapping[str, Frame]
+
+    @property
+    def time(self) -> datetime:
+        """`created_at` as a time."""
+        found = datetime.fromisoformat(self.created_at)
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
 
     @property
     def key_ids(self) -> tuple[str, ...]:
@@ -222,7 +229,7 @@ def _check_types(manifest: Manifest) -> None:
 
     Raises:
         TypeError: If a value has the wrong type.
-        ValueError: If a number is negative.
+        ValueError: If a number is negative, or a time is none.
     """
     texts = [manifest.archive_id, manifest.created_at, manifest.pack_sha256]
     texts += [text for columns in manifest.columns.values() for column in columns for text in column]
@@ -235,6 +242,7 @@ def _check_types(manifest: Manifest) -> None:
             numbers += [part.rows, part.bytes]
     if not all(type(text) is str for text in texts) or not isinstance(manifest.tenant, str | None):
         raise TypeError("a name or digest is no text")
+    datetime.fromisoformat(manifest.created_at)
     if not all(type(number) is int for number in numbers):
         raise TypeError("a size or position is no integer")
     if any(number < 0 for number in numbers):

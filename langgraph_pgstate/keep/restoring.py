@@ -117,7 +117,8 @@ async def search_sources(
     roots = {} if tenant is None else await runner.run(find_roots, queries, archive_ids)
     manifests = [await read_manifest(runner, objects, id + MANIFEST, tenant, roots.get(id)) for id in archive_ids]
     newest: dict[str, Manifest] = {}
-    for manifest in sorted(manifests, key=lambda one: one.archive_id):
+    # Ids sort by the clocks of machines, and an archive that is written again gets another id.
+    for manifest in sorted(manifests, key=lambda one: (one.time, one.archive_id)):
         newest.update(dict.fromkeys(manifest.frames, manifest))
     wanted = [*newest] if thread_ids is None else thread_ids
     if missing := [thread_id for thread_id in wanted if thread_id not in newest]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -57,6 +58,13 @@ def test_every_changed_bit_is_found() -> None:
             load_manifest(text, "a")
     with pytest.raises(ArchiveError, match="is not the manifest"):
         load_manifest(told, "a", hashlib.sha256(b"").digest())
+
+
+def test_a_manifest_has_a_time() -> None:
+    """By which the newest copy of a thread is found."""
+    for text in ("", "yesterday", "2026-13-01"):
+        with pytest.raises(ArchiveError, match="is damaged: it is no manifest"):
+            load_manifest(replace(made()[1], created_at=text).dump(), "a")
 
 
 def test_a_part_that_was_exchanged_is_found() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from support import put_arguments
 from support.keep import agent, answer, config_of, make_rich_thread, rows_of, states_of
 from support.tenants import APP, OWNER, Walled, open_walled
@@ -217,6 +218,31 @@ def test_what_is_erased_meanwhile_does_not_come_back(
     assert not {*rows_of(dsn, schema, "t")} - {"events"}
     assert state.threads.get("t") is None
     assert state.threads.get("u") is not None
+
+
+@pytest.mark.parametrize("newer_by", ["a clock set back", "a rewritten archive"])
+def test_the_newest_copy_is_the_newest_by_the_clock_of_the_database(
+    newer_by: str, state: PGState, other: PGState, dsn: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids of archives sort by the clock of the machine, and by the time at which an archive was written again."""
+    url = f"file://{folder}"
+    graph = make_rich_thread(state, "t")
+    make_rich_thread(state, "u")
+    state.archive.put(["t", "u"], to=url, idle_for=NOW)
+    state.archive.restore(["t"])
+    answer(graph, "t")
+    state.flush()
+    states = states_of(graph, "t")
+    # The time zone of a session does not matter.
+    with PGState.open(make_conninfo(dsn, options="-c TimeZone=America/Los_Angeles"), schema=state.schema) as west:
+        if newer_by == "a clock set back":
+            clock = time.time_ns
+            monkeypatch.setattr(time, "time_ns", lambda: clock() - 3600 * 10**9)
+        west.archive.put(["t"], to=url, idle_for=NOW)
+    if newer_by == "a rewritten archive":
+        state.archive.delete(["u"])
+    assert other.archive.restore(source=url).threads == 2 - (newer_by == "a rewritten archive")
+    assert states_of(agent(other), "t") == states
 
 
 def test_rows_that_came_after_all_stay(state: PGState, dsn: str, schema: str, folder: Path) -> None:
