@@ -153,7 +153,7 @@ class AsyncArchive:
             ThreadExistsError: If a thread exists with other rows.
             ArchiveError: If an archive is damaged. Nothing of it was written.
             ArchiveUnavailableError: If an archive cannot be read.
-            TenantError: If an archive belongs to another tenant.
+            TenantError: If an archive belongs to another tenant; with a `source`, if all of its archives do.
             SchemaOutdatedError: If an archive has columns that the tables lack.
             DataKeyError: If a data key that an archive needs is missing. Nothing of it was written.
             ConfigurationError: If an argument is invalid.

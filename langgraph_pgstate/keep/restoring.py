@@ -8,6 +8,7 @@ transaction is rolled back.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -106,16 +107,24 @@ async def find_roots(db: Connection, queries: Queries, archive_ids: Sequence[str
 async def search_sources(
     runner: Runner, queries: Queries, objects: Objects, thread_ids: Sequence[str] | None, tenant: str | None
 ) -> list[Source]:
-    """Return the archives below a URL that have some threads, or all. If several have a thread, the newest is used.
+    """Return the tenant's archives below a URL that have some threads, or all.
+
+    If several have a thread, the newest is used.
 
     Raises:
         NotFoundError: If a thread is in no archive.
         ArchiveError: If a manifest is damaged.
-        TenantError: If an archive belongs to another tenant.
+        TenantError: If all archives belong to other tenants.
     """
     archive_ids = [name.removesuffix(MANIFEST) for name in await runner.wait_for(objects.list, MANIFEST)]
     roots = {} if tenant is None else await runner.run(find_roots, queries, archive_ids)
-    manifests = [await read_manifest(runner, objects, id + MANIFEST, tenant, roots.get(id)) for id in archive_ids]
+    manifests = []
+    for id in archive_ids:
+        # Archives of other tenants may be stored in the same place.
+        with suppress(TenantError):
+            manifests.append(await read_manifest(runner, objects, id + MANIFEST, tenant, roots.get(id)))
+    if archive_ids and not manifests:
+        raise TenantError(f"{objects.url} has no archive of {_named(tenant)}")
     newest: dict[str, Manifest] = {}
     # Ids sort by the clocks of machines, and an archive that is written again gets another id.
     for manifest in sorted(manifests, key=lambda one: (one.time, one.archive_id)):

@@ -313,8 +313,11 @@ def test_each_tenant_has_its_own_archive(dsn: str, folder: Path) -> None:
         assert acme.archive.put(["t"], to=url, idle_for=NOW).threads == 1
         assert not bolt.archive.list().items
         assert bolt.threads.get("t").archived_at is None  # type: ignore[union-attr]
-        with pytest.raises(TenantError, match="not an archive of tenant 'bolt'"):
-            bolt.archive.restore(["t"], source=url)
+        (archive,) = folder.glob("*.json")
+        for ids in (["t"], None):
+            with pytest.raises(TenantError, match="has no archive of tenant 'bolt'") as raised:
+                bolt.archive.restore(ids, source=url)
+            assert archive.stem not in str(raised.value)
         bolt.saver.delete_thread("t")
         with pytest.raises(TenantError):
             bolt.archive.restore(source=url)
@@ -322,6 +325,19 @@ def test_each_tenant_has_its_own_archive(dsn: str, folder: Path) -> None:
         assert acme.archive.restore(["t"]).threads == 1
         assert states_of(agent(acme), "t") == states
         assert walled.rows('SELECT DISTINCT pgstate_tenant FROM "{}".checkpoints') == [("acme",)]
+        # Each restores her own from a place with archives of both.
+        make_rich_thread(bolt, "t")
+        own = states_of(agent(bolt), "t")
+        make_rich_thread(bolt, "u")
+        assert bolt.archive.put(["t", "u"], to=url, idle_for=NOW).threads == 2
+        acme.archive.put(["t"], to=url, idle_for=NOW)
+        assert acme.archive.restore(source=url).threads == 1
+        assert states_of(agent(acme), "t") == states
+        with pytest.raises(NotFoundError, match="thread 'u' is in no archive") as missing:
+            acme.archive.restore(["u"], source=url)
+        assert not any(one.stem in str(missing.value) for one in folder.iterdir())
+        assert bolt.archive.restore(["t"], source=url).threads == 1
+        assert states_of(agent(bolt), "t") == own
 
 
 @pytest.fixture
