@@ -194,11 +194,15 @@ SELECT d.thread_id, d.deleted_at FROM /*schema*/tombstones d
 WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() ORDER BY d.thread_id;
 
 -- name: find_copies
--- Return the archives that have copies of some threads, each with all threads that it has copies of, and their owners.
-SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id
+-- Return the archives that have copies of given threads, or of threads that were a user's when they were archived. Each
+-- row is one thread of such an archive, with its owner at that time. If the thread is still archived there, the row also
+-- has its present owner.
+SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id, t.user_id
 FROM /*schema*/archives a JOIN /*schema*/archived_threads c ON c.archive_id = a.archive_id
+LEFT JOIN /*schema*/threads t ON t.thread_id = c.thread_id AND t.archive_id = c.archive_id
 WHERE a.archive_id IN (
-    SELECT g.archive_id FROM /*schema*/archived_threads g WHERE g.thread_id = ANY(:thread_ids::text[])
+    SELECT g.archive_id FROM /*schema*/archived_threads g
+    WHERE g.thread_id = ANY(:thread_ids::text[]) OR g.user_id = :user_id::text
 )
 ORDER BY a.archive_id, c.thread_id;
 

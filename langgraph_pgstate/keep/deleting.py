@@ -9,14 +9,14 @@ whose objects are missing does not count as deleted, because a folder may not be
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
-from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ThreadHeldError
+from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ThreadArchivedError, ThreadHeldError
 from langgraph_pgstate.keep.archiving import begin_archive, delete_objects, discard, store
 from langgraph_pgstate.keep.objects import Objects, open_objects
 from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, check_pack
@@ -35,43 +35,67 @@ class Copies(NamedTuple):
         url: URL of its objects.
         root: The digest of its manifest.
         thread_ids: The threads.
-        others: Other threads in the archive, with their owners.
+        others: Other threads in the archive, with their owners at the time of the archiving.
     """
 
     archive_id: str
     url: str
     root: bytes
-    thread_ids: Sequence[str]
+    thread_ids: list[str]
     others: dict[str, str | None]
 
 
-async def find_copies(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> list[Copies]:
-    """Return the archives with copies of some threads, also unfinished archives. One statement, and one per thread.
+async def find_copies(
+    db: Connection,
+    queries: Queries,
+    thread_ids: Collection[str],
+    user_id: str | None = None,
+    kept: Collection[str] = (),
+) -> list[Copies]:
+    """Return the archives with copies to delete, also unfinished archives. One statement, and one per copied thread.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        thread_ids: Threads of which all copies are to be deleted.
+        user_id: User of whom copies are to be deleted. A copy is of the user who owned the thread when it was archived.
+        kept: Threads of which no copies are to be deleted.
 
     Raises:
-        ThreadHeldError: If a hold protects a thread.
+        ThreadHeldError: If a hold protects a thread with such copies.
+        ThreadArchivedError: If a copy of the user is needed, because another user owns the archived thread now.
     """
-    for thread_id in thread_ids:
+    ids, found = {*thread_ids}, dict[str, Copies]()
+    given = {"thread_ids": [*thread_ids], "user_id": user_id}
+    for archive_id, url, root, thread_id, owner, owner_now in await db.fetch(queries.find_copies, given):
+        copies = found.setdefault(archive_id, Copies(archive_id, url, root, [], {}))
+        is_of_user = user_id is not None and owner == user_id
+        if thread_id in kept or not (is_of_user or thread_id in ids):
+            copies.others[thread_id] = owner
+        elif user_id is not None and owner_now not in (None, user_id):
+            raise ThreadArchivedError(thread_id, archive_id)
+        else:
+            copies.thread_ids.append(thread_id)
+    for thread_id in sorted({id for copies in found.values() for id in copies.thread_ids}):
         if holds := await holds_of(db, queries, thread_id):
             raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
-    found: dict[str, Copies] = {}
-    for archive_id, url, root, thread_id, user_id in await db.fetch(queries.find_copies, {"thread_ids": [*thread_ids]}):
-        copies = found.setdefault(archive_id, Copies(archive_id, url, root, [], {}))
-        if thread_id in thread_ids:
-            copies = found[archive_id] = copies._replace(thread_ids=[*copies.thread_ids, thread_id])
-        else:
-            copies.others[thread_id] = user_id
-    return [*found.values()]
+    return [one for one in found.values() if one.thread_ids]
 
 
-async def copies_of(runner: Runner, queries: Queries, thread_ids: Sequence[str]) -> AsyncIterator[Copies]:
-    """Yield the archives with copies of some threads, including archives that are made during the deletion.
+async def copies_of(
+    runner: Runner,
+    queries: Queries,
+    thread_ids: Collection[str],
+    user_id: str | None = None,
+    kept: Collection[str] = (),
+) -> AsyncIterator[Copies]:
+    """Yield the archives with copies to delete, including archives that are made during the deletion.
 
-    Raises:
-        ThreadHeldError: If a hold protects a thread.
+    The arguments and errors are those of `find_copies`.
     """
     seen: set[str] = set()
-    while new := [one for one in await runner.run(find_copies, queries, thread_ids) if one.archive_id not in seen]:
+    given = thread_ids, user_id, kept
+    while new := [one for one in await runner.run(find_copies, queries, *given) if one.archive_id not in seen]:
         for copies in new:
             seen.add(copies.archive_id)
             yield copies

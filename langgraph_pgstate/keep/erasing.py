@@ -11,7 +11,7 @@ import hmac
 import json
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -30,7 +30,7 @@ from langgraph_pgstate.errors import (
     ThreadHeldError,
     ThreadInUseError,
 )
-from langgraph_pgstate.keep.deleting import copies_of, delete_copies
+from langgraph_pgstate.keep.deleting import Copies, copies_of, delete_copies
 from langgraph_pgstate.keep.erasures import Erasure, Kept, Kind
 from langgraph_pgstate.keep.exporting import label_of
 from langgraph_pgstate.keep.receipts import Signer, make_receipt, subject_of
@@ -445,20 +445,28 @@ class _Work:
             self._keep(thread_id, f"an archive has it: {error}")
         return thread_id in self._away
 
-    async def _archives(self, thread_ids: Iterable[str], user_id: str | None) -> None:
-        """Delete the copies of threads in archives, except copies of kept threads."""
-        given = {"thread_ids": [*thread_ids], "user_id": user_id}
-        rows = await self._runner.run(_fetch, self._queries, "list_archived_copies", given)
-        kept = {one.thread_id for one in self.report.kept}
-        ids = [row[0] for row in rows if row[0] not in kept]
-        async for copies in copies_of(self._runner, self._queries, ids):
-            if not self.report.dry_run:
-                try:
-                    await delete_copies(self._runner, self._queries, copies, self._tenant, None)
-                except ArchiveError as error:
-                    self.report.kept += [Kept(id, f"an archive has it: {error}") for id in copies.thread_ids]
-                    continue
-            await self._part(None, _count, Counter({"archived copies": len(copies.thread_ids)}))
+    async def _archives(self, thread_ids: Collection[str], user_id: str | None) -> None:
+        """Delete copies in archives: all of given threads, and a user's. Copies of kept threads stay."""
+        while True:
+            kept = {one.thread_id for one in self.report.kept}
+            try:
+                async for copies in copies_of(self._runner, self._queries, thread_ids, user_id, kept):
+                    await self._copies(copies)
+                return
+            except (ThreadHeldError, ThreadArchivedError) as error:
+                # Such as a thread that another user has taken over since it was archived.
+                self._keep(error.thread_id, str(error))
+
+    async def _copies(self, copies: Copies) -> None:
+        """Delete copies in one archive. If that fails, the report names their threads as kept."""
+        if not self.report.dry_run:
+            try:
+                await delete_copies(self._runner, self._queries, copies, self._tenant, None)
+            except (ArchiveError, ThreadHeldError) as error:
+                for id in copies.thread_ids:
+                    self._keep(id, f"an archive has it: {error}")
+                return
+        await self._part(None, _count, Counter({"archived copies": len(copies.thread_ids)}))
 
     async def _acts(self, user_id: str) -> None:
         """Remove the name of a user from events of other users' threads."""

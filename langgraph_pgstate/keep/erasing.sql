@@ -1,9 +1,3 @@
--- name: list_archived_copies
--- Return threads that have copies in archives: given threads, and threads that were a user's when they were archived.
-SELECT DISTINCT c.thread_id FROM /*schema*/archived_threads c
-WHERE c.thread_id = ANY(:thread_ids::text[]) OR c.user_id = :user_id::text
-ORDER BY c.thread_id;
-
 -- name: begin_erasure
 -- Store the beginning of an erasure.
 INSERT INTO /*schema*/erasures (erasure_id, kind, salt, subject)

@@ -632,6 +632,65 @@ def test_what_an_archive_keeps_is_named_until_it_can_be_reached(state: PGState, 
     state.archive.restore(["his"])
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("others", [0, 1])
+def test_an_archived_thread_of_another_user_stays_if_an_older_copy_is_hers(
+    state: PGState, ask: Ask, tmp_path: Path, is_new: bool, others: int
+) -> None:
+    said(state, "t", "my secret garden", "evelyn")
+    said(state, "his", "a public park", "bob")
+    place = tmp_path.as_uri()
+    state.archive.put(["t", "his"][: 1 + others], to=place, idle_for=timedelta(0))
+    state.archive.restore(["t"])
+    if is_new:
+        state.saver.delete_thread("t")
+        ask("DELETE FROM {}.tombstones")
+    said(state, "t", "a public lake", "bob")
+    ask("UPDATE {}.threads SET user_id = 'bob'")
+    state.archive.put(["t"], to=place, idle_for=timedelta(0))
+    assert state.privacy.erase(user_id="evelyn", dry_run=True).counts["archived copies"] == 1
+    done = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert (done.is_complete, done.counts["archived copies"]) == (True, 1)
+    assert ask("SELECT user_id FROM {}.archived_threads WHERE thread_id = 't'") == [("bob",)]
+    assert len([*tmp_path.glob("*.pack")]) == 1 + others
+    assert state.archive.restore(["t", "his"][: 1 + others]).threads == 1 + others
+    assert values(state, "t")[0]["note"] == "noted: a public lake"
+
+
+def test_a_copy_of_hers_that_is_the_only_one_of_a_thread_of_another_user_is_kept(
+    state: PGState, ask: Ask, tmp_path: Path
+) -> None:
+    said(state, "t", "my secret garden", "evelyn")
+    said(state, "u", "my secret roses", "evelyn")
+    state.archive.put(["t", "u"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    ask("UPDATE {}.threads SET user_id = 'bob' WHERE thread_id = 't'")
+    for dry_run in (True, False):
+        done = state.privacy.erase(user_id="evelyn", key=KEY, dry_run=dry_run)
+        assert [(one.thread_id, "archive restore t" in one.why) for one in done.kept] == [("t", True)]
+    assert ask("SELECT thread_id FROM {}.archived_threads") == [("t",)]
+    assert state.archive.restore(["t"]).threads == 1
+    assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_held_thread_of_another_user_keeps_its_copy_of_hers(state: PGState, ask: Ask, tmp_path: Path) -> None:
+    for thread_id in ("t", "u", "v"):
+        said(state, thread_id, "my secret garden", "evelyn")
+    state.archive.put(["t", "u"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    state.archive.restore(["t"])
+    ask("UPDATE {}.threads SET user_id = 'bob' WHERE thread_id = 't'")
+    ask("DELETE FROM {}.runs WHERE thread_id = 't'")
+    state.threads.hold("t", "case 7", by="counsel")
+    for dry_run in (True, False):
+        done = state.privacy.erase(user_id="evelyn", key=KEY, dry_run=dry_run)
+        assert [(one.thread_id, "held by counsel" in one.why) for one in done.kept] == [("t", True)]
+        assert done.counts["archived copies"] == 1
+    assert ask("SELECT thread_id FROM {}.archived_threads") == [("t",)]
+    state.threads.release("t", "case 7", by="counsel")
+    assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_only_rows_of_her_tenant_are_erased(dsn: str) -> None:
     with open_walled(dsn) as walled, walled.open(pool=2) as state:
         tenants = [state.for_tenant(name) for name in ("acme", "other")]
