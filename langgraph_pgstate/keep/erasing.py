@@ -26,6 +26,7 @@ from langgraph_pgstate.errors import (
     ConfigurationError,
     ConflictError,
     NotFoundError,
+    PGStateError,
     ThreadArchivedError,
     ThreadHeldError,
     ThreadInUseError,
@@ -423,7 +424,7 @@ class _Work:
         A dry run counts the thread, but does not restore it. If the archive cannot be read, the report names the thread
         as kept.
         """
-        if thread_id in self._away or not await self._runner.run(find_archives, self._queries, [thread_id]):
+        if thread_id in self._away or not (found := await self._runner.run(find_archives, self._queries, [thread_id])):
             return thread_id in self._away
         if self.report.dry_run:
             self._away.add(thread_id)
@@ -440,9 +441,9 @@ class _Work:
         except NotFoundError:
             # Another call has restored or erased the thread meanwhile.
             return False
-        except ArchiveError as error:
+        except PGStateError as error:
             self._away.add(thread_id)
-            self._keep(thread_id, f"an archive has it: {error}")
+            self._keep(thread_id, _why(found[0][1], error))
         return thread_id in self._away
 
     async def _archives(self, thread_ids: Collection[str], user_id: str | None) -> None:
@@ -462,9 +463,9 @@ class _Work:
         if not self.report.dry_run:
             try:
                 await delete_copies(self._runner, self._queries, copies, self._tenant, None)
-            except (ArchiveError, ThreadHeldError) as error:
+            except PGStateError as error:
                 for id in copies.thread_ids:
-                    self._keep(id, f"an archive has it: {error}")
+                    self._keep(id, _why(copies.url, error))
                 return
         await self._part(None, _count, Counter({"archived copies": len(copies.thread_ids)}))
 
@@ -482,10 +483,8 @@ class _Work:
             if len(rows) < _PAGE:
                 break
             cursor = rows[-1]
-        kept = {one.thread_id for one in self.report.kept}
         for held in await self._runner.run(_fetch, self._queries, "list_held_acts_of_user", {"user_id": user_id}):
-            if held[0] not in kept:
-                self.report.kept.append(Kept(held[0], str(ThreadHeldError(*held))))
+            self._keep(held[0], str(ThreadHeldError(*held)))
 
     async def _threads(self, query: str, user_id: str) -> list[str]:
         found: list[str] = []
@@ -503,8 +502,19 @@ class _Work:
         except (ThreadHeldError, ThreadInUseError, ThreadArchivedError, _NotNative) as error:
             if thread_id is None:
                 raise
-            self.report.kept.append(Kept(thread_id, str(error)))
+            self._keep(thread_id, str(error))
         self.report.counts = dict(sorted(self._counts.items()))
+
+
+def _why(url: str, error: PGStateError) -> str:
+    """Return why a copy stays in an archive.
+
+    Raises:
+        PGStateError: If the error has nothing to do with this archive, such as a lost connection to the database.
+    """
+    if error.retryable and not isinstance(error, (ArchiveError, ConflictError)):
+        raise error
+    return f"an archive has it: {error}" if url in str(error) else f"an archive has it ({url}): {error}"
 
 
 def _needed_by(heir: str) -> str:

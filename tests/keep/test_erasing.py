@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -689,6 +690,56 @@ def test_a_held_thread_of_another_user_keeps_its_copy_of_hers(state: PGState, as
     state.threads.release("t", "case 7", by="counsel")
     assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_an_archive_that_cannot_be_opened_keeps_its_thread_only(
+    state: PGState, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restored: bool
+) -> None:
+    for thread_id in ("away", "here"):
+        said(state, thread_id, "my secret garden", "evelyn")
+    place = tmp_path.as_uri()
+    state.archive.put(["away"], to=place, idle_for=timedelta(0))
+    if is_restored:
+        state.archive.restore(["away"])
+    ask("UPDATE {}.archives SET url = 's3://bucket/prefix'")
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    done = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert [one.thread_id for one in done.kept] == ["away"]
+    assert "s3://bucket/prefix" in done.kept[0].why
+    assert "the extra `archive`" in done.kept[0].why
+    assert ask("SELECT thread_id FROM {}.threads") == ([] if is_restored else [("away",)])
+    ask(f"UPDATE {{}}.archives SET url = '{place}'")
+    assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("why", ["was deleted at", "already has rows"])
+def test_an_archived_thread_that_cannot_be_restored_is_kept(state: PGState, ask: Ask, tmp_path: Path, why: str) -> None:
+    said(state, "away", "my secret garden", "evelyn")
+    ask("CREATE TEMP TABLE noted AS SELECT * FROM {}.runs")
+    state.archive.put(["away"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    said(state, "here", "my secret roses", "evelyn")
+    if why == "was deleted at":
+        ask("INSERT INTO {}.tombstones (thread_id, expires_at) VALUES ('away', now() + interval '1 hour')")
+    else:
+        ask("INSERT INTO {}.runs SELECT * FROM noted")
+    done = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert [(one.thread_id, why in one.why, str(tmp_path) in one.why) for one in done.kept] == [("away", True, True)]
+    assert ask("SELECT thread_id FROM {}.threads") == [("away",)]
+    ask("DELETE FROM {}.tombstones")
+    ask("DELETE FROM {}.runs")
+    assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
+
+
+def test_a_thread_is_named_once_among_the_kept(state: PGState, tmp_path: Path) -> None:
+    said(state, "t", "my secret garden", "evelyn")
+    for _ in range(2):
+        state.archive.put(["t"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+        state.archive.restore(["t"])
+    for pack in tmp_path.glob("*.pack"):
+        pack.unlink()
+    assert [one.thread_id for one in state.privacy.erase(user_id="evelyn", key=KEY).kept] == ["t"]
 
 
 def test_only_rows_of_her_tenant_are_erased(dsn: str) -> None:
