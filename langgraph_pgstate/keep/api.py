@@ -186,7 +186,8 @@ class AsyncArchive:
             thread_ids: Ids of the threads.
             by: Name of the person who deletes them, for an event of the kind `action`.
             missing_ok: Whether copies in an archive whose objects are missing count as deleted. Set it only if the
-                objects are gone for good: the objects in a folder that is not mounted are missing, too.
+                objects are gone for good: the objects in a folder that is not mounted are missing, too. If only one of
+                the two objects is missing, and the archive has other threads, the call raises an error.
 
         Raises:
             ThreadHeldError: If a hold protects a thread. Nothing was deleted.

@@ -124,19 +124,27 @@ async def delete_copies(
 
     Raises:
         ArchiveError: If objects of the archive are missing, or it is damaged and has other threads. Nothing was
-            deleted.
+            deleted. With `missing_ok`, if one of its two objects is missing, and it has other threads.
         ArchiveUnavailableError: If it cannot be reached, or another call has claimed it.
     """
     objects = open_objects(copies.url)
     deletion_id = new_entry_id()
     is_complete = await runner.run(claim_archive, queries, copies.archive_id, deletion_id)
-    names = await runner.wait_for(objects.list, "")
-    is_stored = copies.archive_id + MANIFEST in names and copies.archive_id + PACK in names
+    named = {copies.archive_id + MANIFEST, copies.archive_id + PACK}
+    left = named.intersection(await runner.wait_for(objects.list, ""))
+    is_stored = left == named
     if is_complete and not is_stored:
         if not missing_ok:
             where = f"{copies.url}/{copies.archive_id}{PACK}"
             raise ArchiveError(
                 where, "or its manifest is missing: pass missing_ok=True (--missing-ok) if it is gone for good"
+            )
+        if copies.others and left:
+            # The pack may have the threads, and without its manifest it cannot be written again without them.
+            raise ArchiveError(
+                f"{copies.url}/{min(left)}",
+                f"is still there, but {min(named - left)} is missing, and other threads are in the archive: put the "
+                "missing object back, or delete this one too if the archive is gone for good",
             )
         if copies.others:
             # Keep the archive's row. Stubs of the other threads name the archive, and its objects may be found again.

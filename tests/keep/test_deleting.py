@@ -117,14 +117,35 @@ def test_what_is_missing_does_not_count_as_deleted(name: str, state: PGState, fo
             with pytest.raises(ArchiveError, match=r"is missing: pass missing_ok=True \(--missing-ok\)"):
                 state.archive.delete([thread_id])
     assert [one.thread_id for one in state.archive.list().items] == ["t-one", "t-two"]
+    if name != "archive":
+        (left,) = folder.iterdir()
+        for _ in range(2):
+            with pytest.raises(ArchiveError, match=f"{left.name} is still there, but "):
+                state.archive.delete(["t-one"], missing_ok=True)
+        assert [one.thread_id for one in state.archive.list().items] == ["t-one", "t-two"]
+        gone_too = left.rename(folder.parent / left.name)
     gone = state.archive.delete(["t-one"], missing_ok=True)
     assert (gone.threads, gone.copies, gone.rewritten) == (1, 1, 0)
     assert [one.thread_id for one in state.archive.list().items] == ["t-two"]
     away.rename(found)
+    if name != "archive":
+        gone_too.rename(left)
     assert state.archive.restore(["t-two"]).threads == 1
     assert answer(graph, "t-two")
     # Nobody else names it, so that it goes.
     assert state.archive.delete(["t-two", "t-three"]).archives == 1
+    assert not [*folder.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["*.pack", "*.json"])
+def test_what_is_left_of_an_archive_without_others_is_deleted(name: str, state: PGState, folder: Path) -> None:
+    make_rich_thread(state, "t-one")
+    state.archive.put(["t-one"], to=f"file://{folder}", idle_for=NOW)
+    (found,) = folder.glob(name)
+    found.unlink()
+    with pytest.raises(ArchiveError, match="is missing"):
+        state.archive.delete(["t-one"])
+    assert state.archive.delete(["t-one"], missing_ok=True).threads == 1
     assert not [*folder.iterdir()]
 
 
