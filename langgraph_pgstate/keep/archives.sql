@@ -195,8 +195,8 @@ WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() ORDER BY d
 
 -- name: find_copies
 -- Return the archives that have copies of given threads, or of threads that were a user's when they were archived. Each
--- row is one thread of such an archive, with its owner at that time. If the thread is still archived there, the row also
--- has its present owner.
+-- row is one thread of such an archive, with its owner at that time, and with its present owner if its stub names the
+-- archive.
 SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id, t.user_id
 FROM /*schema*/archives a JOIN /*schema*/archived_threads c ON c.archive_id = a.archive_id
 LEFT JOIN /*schema*/threads t ON t.thread_id = c.thread_id AND t.archive_id = c.archive_id
