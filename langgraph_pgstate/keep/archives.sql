@@ -78,8 +78,8 @@ FROM tables t JOIN described d ON d.oid = t.oid
 ORDER BY t.is_referring, t.name;
 
 -- name: explain_archivable
--- Return, for each given thread that exists: why it cannot be archived now (null if it can), its archive (null if it is
--- not archived), and its owner.
+-- Return, for each given thread that exists: why it cannot be archived now (null if it can), and its archive (null if it
+-- is not archived).
 SELECT t.thread_id, CASE
         WHEN t.archived_at IS NOT NULL THEN 'archived'
         WHEN EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id) THEN 'held'
@@ -97,7 +97,7 @@ SELECT t.thread_id, CASE
         WHEN EXISTS (SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = t.thread_id) THEN 'recorded'
         WHEN EXISTS (SELECT 1 FROM /*schema*/span_exports e WHERE e.thread_id = t.thread_id) THEN 'exported'
         WHEN t.updated_at > now() - :idle_for::interval THEN 'active'
-    END, t.archive_id, t.user_id
+    END, t.archive_id
 FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id;
 
@@ -136,9 +136,9 @@ WHERE archive_id = :archive_id::text AND deletion_id = :deletion_id::text;
 
 -- name: add_archived_threads
 -- Store the threads of which an archive has copies.
-INSERT INTO /*schema*/archived_threads (thread_id, archive_id, user_id)
-SELECT u.thread_id, :archive_id::text, nullif(u.user_id, '')
-FROM unnest(:thread_ids::text[], :user_ids::text[]) AS u (thread_id, user_id)
+INSERT INTO /*schema*/archived_threads (thread_id, archive_id, user_id, users)
+SELECT u.thread_id, :archive_id::text, nullif(u.user_id, ''), nullif(u.users, '{}')::text[]
+FROM unnest(:thread_ids::text[], :user_ids::text[], :users::text[]) AS u (thread_id, user_id, users)
 ON CONFLICT (thread_id, archive_id) DO NOTHING;
 
 -- name: mark_archived
@@ -194,15 +194,15 @@ SELECT d.thread_id, d.deleted_at FROM /*schema*/tombstones d
 WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() ORDER BY d.thread_id;
 
 -- name: find_copies
--- Return the archives that have copies of given threads, or of threads that were a user's when they were archived. Each
--- row is one thread of such an archive, with its owner at that time, and with its present owner if its stub names the
--- archive.
-SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id, t.user_id
+-- Return the archives that have copies of given threads, or copies that name a user as their owner or otherwise. Each
+-- row is one thread of such an archive, with its owner and other users at that time, and with its present owner if its
+-- stub names the archive.
+SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id, c.users, t.user_id
 FROM /*schema*/archives a JOIN /*schema*/archived_threads c ON c.archive_id = a.archive_id
 LEFT JOIN /*schema*/threads t ON t.thread_id = c.thread_id AND t.archive_id = c.archive_id
 WHERE a.archive_id IN (
     SELECT g.archive_id FROM /*schema*/archived_threads g
-    WHERE g.thread_id = ANY(:thread_ids::text[]) OR g.user_id = :user_id::text
+    WHERE g.thread_id = ANY(:thread_ids::text[]) OR g.user_id = :user_id::text OR g.users @> ARRAY[:user_id]
 )
 ORDER BY a.archive_id, c.thread_id;
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
 from langgraph_pgstate.codec.ids import new_entry_id
@@ -19,9 +18,19 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, NotFoundError, ThreadHeldError
 from langgraph_pgstate.keep.objects import Objects
-from langgraph_pgstate.keep.packing import MANIFEST, PACK, Manifest, check_pack, load_manifest, pack
+from langgraph_pgstate.keep.packing import (
+    MANIFEST,
+    PACK,
+    Manifest,
+    People,
+    check_pack,
+    load_manifest,
+    pack,
+    people_of,
+)
 from langgraph_pgstate.keep.tables import THREADS, Tables, list_tables
 from langgraph_pgstate.keep.types import ArchiveReport, LeftThread
+from langgraph_pgstate.memory.namespaces import literal
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.budgets import gather_costs, keep_costs
 from langgraph_pgstate.runs.locking import bounded_waits, is_locked
@@ -63,7 +72,7 @@ async def check_held(db: Connection, queries: Queries, thread_ids: Sequence[str]
         NotFoundError: If a thread does not exist.
     """
     found = await explain(db, queries, thread_ids, timedelta(0))
-    for thread_id, (reason, _, _) in found.items():
+    for thread_id, (reason, _) in found.items():
         if reason == "missing":
             raise NotFoundError(f"there is no thread {thread_id!r}")
         if reason == "held" and (holds := await holds_of(db, queries, thread_id)):
@@ -72,28 +81,28 @@ async def check_held(db: Connection, queries: Queries, thread_ids: Sequence[str]
 
 async def explain(
     db: Connection, queries: Queries, thread_ids: Sequence[str], idle_for: timedelta
-) -> dict[str, tuple[str | None, str | None, str | None]]:
-    """Return by thread: why it cannot be archived now (`None` if it can), its archive and its owner. One round trip."""
+) -> dict[str, tuple[str | None, str | None]]:
+    """Return by thread: why it cannot be archived now (`None` if it can), and its archive. One round trip."""
     rows = await db.fetch(queries.explain_archivable, {"thread_ids": [*thread_ids], "idle_for": idle_for})
-    found: dict[str, tuple[str | None, str | None, str | None]] = dict.fromkeys(thread_ids, ("missing", None, None))
-    return found | {thread_id: (reason, archive_id, user_id) for thread_id, reason, archive_id, user_id in rows}
+    found: dict[str, tuple[str | None, str | None]] = dict.fromkeys(thread_ids, ("missing", None))
+    return found | {thread_id: (reason, archive_id) for thread_id, reason, archive_id in rows}
 
 
 async def inspect(
     db: Connection, queries: Queries, tables: Tables, thread_ids: Sequence[str], idle_for: timedelta
-) -> tuple[dict[str, str], dict[str, tuple[int, int]], dict[str, str | None]]:
-    """Return three mappings by thread. Two round trips.
+) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
+    """Return two mappings by thread. Two round trips.
 
     The first tells why a thread cannot be archived. The second has the number and bytes of the rows of each thread that
-    can be archived. The third has the owner of each thread.
+    can be archived.
     """
     explained = await explain(db, queries, thread_ids, idle_for)
-    left = {thread_id: _REASONS[reason] for thread_id, (reason, _, _) in explained.items() if reason is not None}
+    left = {thread_id: _REASONS[reason] for thread_id, (reason, _) in explained.items() if reason is not None}
     found = {thread_id: (0, 0) for thread_id in thread_ids if thread_id not in left}
     for thread_id, rows, size in await db.fetch(tables.measure, {"thread_ids": [*found]}):
         known = found[thread_id]
         found[thread_id] = known[0] + rows, known[1] + int(size)
-    return left, found, {thread_id: user_id for thread_id, (_, _, user_id) in explained.items()}
+    return left, found
 
 
 async def read_threads(
@@ -113,7 +122,7 @@ async def read_threads(
 
 
 async def begin_archive(
-    db: Connection, queries: Queries, url: str, manifest: Manifest, size: int, owners: Mapping[str, str | None]
+    db: Connection, queries: Queries, url: str, manifest: Manifest, size: int, people: Mapping[str, People]
 ) -> None:
     """Store the row of an archive before its objects are stored. One transaction; safe to repeat."""
     key = {"archive_id": manifest.archive_id}
@@ -125,13 +134,11 @@ async def begin_archive(
         "schema_version": manifest.schema_version,
         "key_ids": [*manifest.key_ids],
     }
-    users = [owners.get(thread_id) for thread_id in manifest.frames]
+    found = [people[thread_id] for thread_id in manifest.frames]
+    users = {"user_ids": [one.user_id or "" for one in found], "users": [literal(one.users) for one in found]}
     async with db.transaction():
         await db.execute(queries.begin_archive, {**key, **archive})
-        await db.execute(
-            queries.add_archived_threads,
-            {**key, "thread_ids": [*manifest.frames], "user_ids": [user or "" for user in users]},
-        )
+        await db.execute(queries.add_archived_threads, {**key, "thread_ids": [*manifest.frames], **users})
 
 
 async def delete_archived(
@@ -202,7 +209,7 @@ async def _delete(
     reasons = await explain(db, queries, ids, idle_for)
     changed = {
         thread_id: _REASONS["locked" if reason is None else reason]
-        for thread_id, (reason, archive_id, _) in reasons.items()
+        for thread_id, (reason, archive_id) in reasons.items()
         if reason is not None or thread_id not in locked
         if (reason, archive_id) != ("archived", manifest.archive_id)
     }
@@ -272,7 +279,7 @@ async def archive_threads(
         if not dry_run:
             # A thread with entries in the journal is not archived, so the entries are moved to the tables first.
             await runner.run(journal.write, queries, page)
-        left, sizes, owners = await runner.run(inspect, queries, tables, page, idle_for)
+        left, sizes = await runner.run(inspect, queries, tables, page, idle_for)
         report += ArchiveReport(left=tuple(LeftThread(*one) for one in left.items()))
         if dry_run:
             counted = [rows for rows, _ in sizes.values()], [size for _, size in sizes.values()]
@@ -282,7 +289,7 @@ async def archive_threads(
             await _check_reachable(runner, objects)
             is_reached = True
         for group in _grouped(sizes):
-            report += await _archive_group(runner, queries, objects, tables, group, owners, tenant, idle_for)
+            report += await _archive_group(runner, queries, objects, tables, group, tenant, idle_for)
     return report
 
 
@@ -323,7 +330,6 @@ async def _archive_group(
     objects: Objects,
     tables: Tables,
     group: Sequence[str],
-    owners: Mapping[str, str | None],
     tenant: str | None,
     idle_for: timedelta,
 ) -> ArchiveReport:
@@ -337,10 +343,15 @@ async def _archive_group(
         "schema_version": migrations()[-1].version,
         "tenant": tenant,
     }
-    data, manifest = await runner.compute(threads, partial(pack, threads, tables.columns, **facts))
-    del threads
+
+    def packed() -> tuple[bytes, Manifest, dict[str, People]]:
+        people = {thread_id: people_of(rows, tables.columns) for thread_id, rows in threads.items()}
+        return *pack(threads, tables.columns, **facts), people
+
+    data, manifest, people = await runner.compute(threads, packed)
+    threads.clear()
     dumped = manifest.dump()
-    await runner.run(begin_archive, queries, objects.url, manifest, len(data) + len(dumped), owners)
+    await runner.run(begin_archive, queries, objects.url, manifest, len(data) + len(dumped), people)
     await store(runner, queries, objects, manifest, data)
     left = await runner.run(delete_archived, queries, tables, manifest, idle_for)
     gone = [frame for frame in manifest.frames.values() if frame.thread_id not in left]

@@ -19,7 +19,7 @@ from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ThreadArchivedError, ThreadHeldError
 from langgraph_pgstate.keep.archiving import begin_archive, delete_objects, discard, store
 from langgraph_pgstate.keep.objects import Objects, open_objects
-from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, check_pack
+from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, People, check_pack
 from langgraph_pgstate.keep.restoring import read_manifest
 from langgraph_pgstate.keep.types import DeletionReport
 from langgraph_pgstate.schema.queries import Queries
@@ -35,14 +35,14 @@ class Copies(NamedTuple):
         url: URL of its objects.
         root: The digest of its manifest.
         thread_ids: The threads.
-        others: Other threads in the archive, with their owners at the time of the archiving.
+        others: Other threads in the archive, with their users at the time of the archiving.
     """
 
     archive_id: str
     url: str
     root: bytes
     thread_ids: list[str]
-    others: dict[str, str | None]
+    others: dict[str, People]
 
 
 async def find_copies(
@@ -51,6 +51,7 @@ async def find_copies(
     thread_ids: Collection[str],
     user_id: str | None = None,
     kept: Collection[str] = (),
+    restored: Collection[str] = (),
 ) -> list[Copies]:
     """Return the archives with copies to delete, also unfinished archives. One statement, and one per copied thread.
 
@@ -58,8 +59,10 @@ async def find_copies(
         db: The connection.
         queries: The queries of the schema.
         thread_ids: Threads of which all copies are to be deleted.
-        user_id: User of whom copies are to be deleted. A copy is of the user who owned the thread when it was archived.
+        user_id: User of whom copies are to be deleted: copies of threads that the user owned, or acted in, when they
+            were archived.
         kept: Threads of which no copies are to be deleted.
+        restored: Archived threads that a dry run takes as restored.
 
     Raises:
         ThreadHeldError: If a hold protects a thread with such copies.
@@ -67,12 +70,12 @@ async def find_copies(
     """
     ids, found = {*thread_ids}, dict[str, Copies]()
     given = {"thread_ids": [*thread_ids], "user_id": user_id}
-    for archive_id, url, root, thread_id, owner, owner_now in await db.fetch(queries.find_copies, given):
+    for archive_id, url, root, thread_id, owner, users, owner_now in await db.fetch(queries.find_copies, given):
         copies = found.setdefault(archive_id, Copies(archive_id, url, root, [], {}))
-        is_of_user = user_id is not None and owner == user_id
+        is_of_user = user_id is not None and user_id in (owner, *(users or ()))
         if thread_id in kept or not (is_of_user or thread_id in ids):
-            copies.others[thread_id] = owner
-        elif user_id is not None and owner_now not in (None, user_id):
+            copies.others[thread_id] = People(owner, tuple(users or ()))
+        elif user_id is not None and owner_now not in (None, user_id) and thread_id not in restored:
             raise ThreadArchivedError(thread_id, archive_id)
         else:
             copies.thread_ids.append(thread_id)
@@ -88,13 +91,14 @@ async def copies_of(
     thread_ids: Collection[str],
     user_id: str | None = None,
     kept: Collection[str] = (),
+    restored: Collection[str] = (),
 ) -> AsyncIterator[Copies]:
     """Yield the archives with copies to delete, including archives that are made during the deletion.
 
     The arguments and errors are those of `find_copies`.
     """
     seen: set[str] = set()
-    given = thread_ids, user_id, kept
+    given = thread_ids, user_id, kept, restored
     while new := [one for one in await runner.run(find_copies, queries, *given) if one.archive_id not in seen]:
         for copies in new:
             seen.add(copies.archive_id)

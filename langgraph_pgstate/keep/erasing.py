@@ -295,11 +295,13 @@ class _Work:
                 break
         else:
             raise ConflictError("threads of the user are still being made: end the user's runs, and repeat the call")
-        await self._archives(self._done, user_id)
+        for id in await self._threads("list_archived_threads_of_user", user_id):
+            await self._is_away(id)
         for id in await self._threads("list_threads_with_runs_of_user", user_id):
             await self._part(id, _clear_user, self._codec, id, user_id)
         await self._acts(user_id)
         await self._part(None, _erase_rows, user_id)
+        await self._archives(self._done, user_id)
         if self.report.is_complete:
             await self._rescue(user_id)
         if self.report.is_complete:
@@ -448,10 +450,11 @@ class _Work:
 
     async def _archives(self, thread_ids: Collection[str], user_id: str | None) -> None:
         """Delete copies in archives: all of given threads, and a user's. Copies of kept threads stay."""
+        restored = self._away if self.report.dry_run else ()
         while True:
             kept = {one.thread_id for one in self.report.kept}
             try:
-                async for copies in copies_of(self._runner, self._queries, thread_ids, user_id, kept):
+                async for copies in copies_of(self._runner, self._queries, thread_ids, user_id, kept, restored):
                     await self._copies(copies)
                 return
             except (ThreadHeldError, ThreadArchivedError) as error:

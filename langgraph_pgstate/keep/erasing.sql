@@ -1,3 +1,12 @@
+-- name: list_archived_threads_of_user
+-- Return a page of archived threads that were a user's when they were archived, or in which the user had runs, answers,
+-- feedback or actions, in order.
+SELECT t.thread_id FROM /*schema*/threads t
+JOIN /*schema*/archived_threads c ON c.thread_id = t.thread_id AND c.archive_id = t.archive_id
+WHERE t.archived_at IS NOT NULL AND (c.user_id = :user_id::text OR c.users @> ARRAY[:user_id])
+    AND t.thread_id > :cursor_id::text
+ORDER BY t.thread_id LIMIT :page_size;
+
 -- name: begin_erasure
 -- Store the beginning of an erasure.
 INSERT INTO /*schema*/erasures (erasure_id, kind, salt, subject)

@@ -37,6 +37,9 @@ _FIELD: Final = struct.Struct("!Ii")
 _ARRAY: Final = struct.Struct("!iiIii")
 _LEVEL: Final = 3
 _TEXT_MAGIC: Final = TEXT_MAGIC.encode()
+_PEOPLE: Final = ("runs.user_id", "answers.answered_by", "feedback.created_by")
+# Kinds of events that name the acting person.
+_ACTS: Final = frozenset({"action", "answer"})
 # Maximum size of a frame's content. Decompression allocates the size that the manifest names, and not more than this.
 _MOST_BYTES: Final = 2**31
 
@@ -44,6 +47,18 @@ Columns = Mapping[str, Sequence[tuple[str, str]]]
 """Name and type of the columns of each table."""
 Rows = Mapping[str, Sequence[bytes]]
 """The rows of one thread, by table."""
+
+
+class People(NamedTuple):
+    """The users that the rows of a thread name.
+
+    Attributes:
+        user_id: Owner of the thread.
+        users: Others with runs, answers, feedback or actions in it.
+    """
+
+    user_id: str | None = None
+    users: tuple[str, ...] = ()
 
 
 class Part(NamedTuple):
@@ -360,6 +375,27 @@ def _key_ids(table: str, columns: Sequence[tuple[str, str]], rows: Iterable[byte
                 key_id = key_id_at(told[:17], is_bytes=False) if isinstance(told, str) else None
             found |= {key_id} if key_id else set()
     return found
+
+
+def people_of(rows: Rows, columns: Columns) -> People:
+    """Return the users that the rows of a thread name."""
+    owner = next((user for user in _texts(rows, columns, "threads.user_id") if user), None)
+    users = {user for column in _PEOPLE for user in _texts(rows, columns, column)}
+    for kind, payload in zip(
+        _texts(rows, columns, "events.kind"), _texts(rows, columns, "events.payload"), strict=True
+    ):
+        # The binary format of `jsonb` begins with its version.
+        if kind in _ACTS and isinstance(by := orjson.loads(payload[1:]).get("by"), str):
+            users.add(by)
+    return People(owner, tuple(sorted(users - {owner, ""})))
+
+
+def _texts(rows: Rows, columns: Columns, column: str) -> Iterator[str]:
+    """Yield the values of a column as text; of null, the empty text."""
+    table, _, name = column.partition(".")
+    place = [known for known, _ in columns[table]].index(name) if table in rows else 0
+    for row in rows.get(table, ()):
+        yield [value for _, value in _fields(row)][place][_LENGTH.size :].decode()
 
 
 def _fields(row: bytes) -> Iterator[tuple[int, bytes]]:

@@ -316,7 +316,7 @@ async def _delete(
         going = [(id, is_archived, is_copied) for id, is_archived, is_held, is_copied in page if not is_held]
         if dry_run:
             here = [id for id, is_archived, _ in going if not is_archived]
-            _, sizes, _ = await runner.run(archiving.inspect, queries, tables, here, timedelta(0))
+            _, sizes = await runner.run(archiving.inspect, queries, tables, here, timedelta(0))
             size = sum(one for _, one in sizes.values())
             report += PolicyReport(policy.name, deleted=len(going), bytes=size)
         for number, (thread_id, is_archived, is_copied) in enumerate(going if not dry_run else ()):

@@ -49,7 +49,7 @@ from langgraph_pgstate.interrupts.pending import request_interrupted
 from langgraph_pgstate.keep import archiving, deleting, erasing
 from langgraph_pgstate.keep.erasing import EraseRequest
 from langgraph_pgstate.keep.exporting import START
-from langgraph_pgstate.keep.packing import Frame, pack, unpack
+from langgraph_pgstate.keep.packing import Frame, People, pack, unpack
 from langgraph_pgstate.keep.redacting import Redaction
 from langgraph_pgstate.keep.redaction import clear_runs
 from langgraph_pgstate.keep.retention import list_policies, put_policy, request_policy
@@ -394,7 +394,7 @@ class Bench:
 
     def copies(self) -> deleting.Copies:
         manifest = self.packed()[1]
-        run_blocking(archiving.begin_archive(self.db, self.queries, "memory://a", manifest, 1, {}))
+        run_blocking(archiving.begin_archive(self.db, self.queries, "memory://a", manifest, 1, {"t": People()}))
         run_blocking(deleting.claim_archive(self.db, self.queries, manifest.archive_id, "deletion"))
         return deleting.Copies(manifest.archive_id, "memory://a", manifest.root, ["t"], {})
 
@@ -758,7 +758,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.archiving.explain": lambda bench: (["t"], timedelta(0)),
     "keep.archiving.inspect": lambda bench: (bench.tables(), ["t"], timedelta(0)),
     "keep.archiving.read_threads": lambda bench: (bench.tables(), ["t"]),
-    "keep.archiving.begin_archive": lambda bench: ("memory://a", bench.packed()[1], 1, {}),
+    "keep.archiving.begin_archive": lambda bench: ("memory://a", bench.packed()[1], 1, {"t": People()}),
     "keep.archiving.delete_archived": lambda bench: (bench.tables(), bench.packed()[1], timedelta(0)),
     "keep.deleting.find_copies": lambda bench: (["t"],),
     "keep.archiving.delete_unused": lambda bench: ("x",),

@@ -31,6 +31,7 @@ from langgraph_pgstate.errors import (
     ThreadInUseError,
 )
 from langgraph_pgstate.keep import erasing
+from langgraph_pgstate.keep.packing import load_manifest, unpack
 from langgraph_pgstate.runs import Runs  # noqa: F401
 
 KEY = b"a secret of the operator"
@@ -594,6 +595,87 @@ def test_archived_threads_are_erased_from_their_archives(
         assert admin.check(deep=True).problems == []
 
 
+def packed(place: Path) -> bytes:
+    """All rows in the archives of a folder."""
+    found = []
+    for file in place.glob("*.json"):
+        data = file.with_suffix(".pack").read_bytes()
+        for frame in load_manifest(file.read_bytes(), file.name).frames.values():
+            rows = unpack(frame, data[frame.offset : frame.offset + frame.bytes], file.name)
+            found += [row for table in rows.values() for row in table]
+    return b"".join(found)
+
+
+def test_what_a_user_did_in_archived_threads_of_others_is_erased(
+    state: PGState, ask: Ask, schema: str, tmp_path: Path
+) -> None:
+    ran, acted = ["his-away", "his-back", "his-gone"], ["his-rated", "his-answered", "his-labelled"]
+    for thread_id in [*ran, *acted, "his-own", "his-last"]:
+        said(state, thread_id, "a public park", "bob")
+    for thread_id in ran:
+        said(state, thread_id, "my secret garden", "evelyn")
+    (run,) = state.runs.list(thread_id="his-rated").items
+    state.runs.feedback.add("his-rated", run.run_id, name="good", comment="like a garden", by="evelyn")
+    state.interrupts.answer("his-answered", "yes", by="evelyn")
+    ask(
+        "INSERT INTO {}.events (thread_id, event_id, kind, payload)"
+        " VALUES ('his-labelled', 'e', 'action', jsonb_build_object('action', 'label', 'by', 'evelyn'))"
+    )
+    state.archive.put([*ran, *acted, "his-own", "his-last"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    # The archive is written again, and still tells whom the threads name.
+    state.archive.delete(["his-last"])
+    state.archive.restore(["his-back", "his-gone"])
+    state.saver.delete_thread("his-gone")
+    assert b"garden" in packed(tmp_path)
+    dry = state.privacy.erase(user_id="evelyn", dry_run=True)
+    assert (dry.counts["archived threads"], dry.counts["archived copies"], dry.kept) == (4, 6, [])
+    done = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert (done.kept, done.counts["archived copies"], done.counts["feedback"]) == ([], 6, 1)
+    assert ask("SELECT thread_id, user_id, users FROM {}.archived_threads") == [("his-own", "bob", None)]
+    state.archive.restore(["his-own"])
+    for left in (whole(ask, schema).encode(), packed(tmp_path)):
+        assert b"evelyn" not in left
+        assert b"garden" not in left
+    stay = {*ran, *acted, "his-own"} - {"his-gone"}
+    assert {one.thread_id for one in state.threads.list(user_id="bob").items} == stay
+    assert state.privacy.erase(user_id="evelyn", key=KEY).counts == {}
+
+
+def test_an_archived_thread_of_another_that_is_held_is_kept(state: PGState, tmp_path: Path) -> None:
+    said(state, "his", "a public park", "bob")
+    said(state, "his", "my secret garden", "evelyn")
+    state.archive.put(["his"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    state.threads.hold("his", "case 7", by="ada")
+    for dry_run in (True, False):
+        done = state.privacy.erase(user_id="evelyn", dry_run=dry_run)
+        assert [(one.thread_id, "ada" in one.why) for one in done.kept] == [("his", True)]
+    assert b"garden" in packed(tmp_path)
+    state.threads.release("his", "case 7", by="ada")
+    ended = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert (ended.is_complete, ended.counts["archived copies"], [*tmp_path.iterdir()]) == (True, 1, [])
+
+
+def test_a_thread_of_another_that_is_archived_again_meanwhile_stays(
+    state: PGState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said(state, "his", "a public park", "bob")
+    said(state, "his", "my secret garden", "evelyn")
+    state.archive.put(["his"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    copies_of = erasing.copies_of
+
+    def late(*given: Any) -> Any:
+        state.archive.put(["his"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+        return copies_of(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(erasing, "copies_of", late)
+        done = state.privacy.erase(user_id="evelyn", key=KEY)
+    # Archived again after the redaction, so that the new copy names nobody else.
+    assert (done.is_complete, b"garden" in packed(tmp_path)) == (True, False)
+    state.archive.restore(["his"])
+    assert "noted: a public park" in {one.get("note") for one in values(state, "his")}
+
+
 def test_an_archived_thread_is_erased_by_its_id(state: PGState, ask: Ask, tmp_path: Path) -> None:
     said(state, "hers", "my secret garden", "evelyn", id="m1")
     said(state, "held", "a public park", "bob")
@@ -649,16 +731,20 @@ def test_an_archived_thread_of_another_user_stays_if_an_older_copy_is_hers(
     said(state, "t", "a public lake", "bob")
     ask("UPDATE {}.threads SET user_id = 'bob'")
     state.archive.put(["t"], to=place, idle_for=timedelta(0))
-    assert state.privacy.erase(user_id="evelyn", dry_run=True).counts["archived copies"] == 1
+    # A thread in which she has spoken is restored, redacted, and stays in the database.
+    copies = 1 if is_new else 2
+    assert state.privacy.erase(user_id="evelyn", dry_run=True).counts["archived copies"] == copies
     done = state.privacy.erase(user_id="evelyn", key=KEY)
-    assert (done.is_complete, done.counts["archived copies"]) == (True, 1)
-    assert ask("SELECT user_id FROM {}.archived_threads WHERE thread_id = 't'") == [("bob",)]
-    assert len([*tmp_path.glob("*.pack")]) == 1 + others
-    assert state.archive.restore(["t", "his"][: 1 + others]).threads == 1 + others
+    assert (done.is_complete, done.counts["archived copies"]) == (True, copies)
+    away = ["t"] * is_new + ["his"] * others
+    assert ask("SELECT thread_id, user_id FROM {}.archived_threads ORDER BY 1 DESC") == [(id, "bob") for id in away]
+    assert len([*tmp_path.glob("*.pack")]) == len(away)
+    assert state.archive.restore(away).threads == len(away)
     assert values(state, "t")[0]["note"] == "noted: a public lake"
+    assert "garden" not in whole(ask, state.schema)
 
 
-def test_a_copy_of_hers_that_is_the_only_one_of_a_thread_of_another_user_is_kept(
+def test_a_copy_of_hers_that_is_the_only_one_of_a_thread_of_another_user_is_restored(
     state: PGState, ask: Ask, tmp_path: Path
 ) -> None:
     said(state, "t", "my secret garden", "evelyn")
@@ -667,10 +753,9 @@ def test_a_copy_of_hers_that_is_the_only_one_of_a_thread_of_another_user_is_kept
     ask("UPDATE {}.threads SET user_id = 'bob' WHERE thread_id = 't'")
     for dry_run in (True, False):
         done = state.privacy.erase(user_id="evelyn", key=KEY, dry_run=dry_run)
-        assert [(one.thread_id, "archive restore t" in one.why) for one in done.kept] == [("t", True)]
-    assert ask("SELECT thread_id FROM {}.archived_threads") == [("t",)]
-    assert state.archive.restore(["t"]).threads == 1
-    assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
+        assert (done.kept, done.counts["archived copies"]) == ([], 2)
+    assert ask("SELECT thread_id, user_id FROM {}.threads") == [("t", "bob")]
+    assert "garden" not in whole(ask, state.schema)
     assert [*tmp_path.iterdir()] == []
 
 
