@@ -67,7 +67,10 @@ def check_url(url: str) -> str:
         ConfigurationError: If the URL does not have one of the supported forms.
     """
     text = identifier("url", url).rstrip("/")
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise ConfigurationError(f"the URL of an archive must be a URL, got {url!r}: {error}") from error
     if parts.scheme not in _SCHEMES or parts.query or parts.fragment or parts.password:
         raise ConfigurationError(
             "the URL of an archive must have the form s3://bucket/prefix, gs://bucket/prefix, az://container/prefix "

@@ -88,6 +88,11 @@ def test_nul_is_refused(url: str) -> None:
         check_url(url)
 
 
+def test_what_is_no_url_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="must be a URL"):
+        check_url("s3://[bucket")
+
+
 @pytest.mark.parametrize("path", ["/a/../b", "/a/%2E%2e", "/a/x%2F..%2Fb", "/a/./b"])
 def test_segments_that_are_other_folders_are_refused(path: str) -> None:
     for place in ("file://", "s3://bucket"):
