@@ -31,7 +31,7 @@ _rules: Final[dict[str, MessageRules]] = {}
 
 
 class MessageRules(NamedTuple):
-    """What a reducer of messages does in the cases where reducers differ, for the record of messages.
+    """Behavior of a reducer of messages where reducers differ, which the record of messages follows.
 
     Attributes:
         hears_remove_all: Whether a `RemoveMessage` with the id `REMOVE_ALL_MESSAGES` empties the channel.

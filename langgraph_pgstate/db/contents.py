@@ -73,7 +73,7 @@ _AROUND: Final = 60
 
 
 class Cipher(Protocol):
-    """What this module uses of the data keys of a database (`KeyRing`)."""
+    """The methods of `KeyRing`, the data keys of a database, that this module calls."""
 
     def seal(self, column: str, content: Content, parts: Sequence[Any], value: bytes) -> bytes:
         """Return a value encrypted under the current key of its row's scope."""

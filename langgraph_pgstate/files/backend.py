@@ -67,7 +67,7 @@ class HasFiles(Protocol):
 
 
 class _Caller(NamedTuple):
-    """Who calls the backend: the namespace of the files, and the thread, graph and run of the call."""
+    """A caller of the backend: the namespace of its files, and the thread, graph and run of the call."""
 
     namespace: Namespace
     origin: Origin

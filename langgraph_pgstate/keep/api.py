@@ -199,7 +199,7 @@ class AsyncArchive:
         ids = thread_ids_of(several("thread_ids", thread_ids))
         name = None if by is None else identifier("by", by)
         report = DeletionReport()
-        async for copies in deleting.copies_of(self._runner, self._queries, ids):
+        async for copies in deleting.copies_of(self._runner, self._queries, deleting.Wanted(ids)):
             tenant = self._runner.tenant
             report += await deleting.delete_copies(
                 self._runner, self._queries, copies, tenant, name, missing_ok=missing_ok

@@ -45,29 +45,31 @@ class Copies(NamedTuple):
     others: dict[str, People]
 
 
-async def find_copies(
-    db: Connection,
-    queries: Queries,
-    thread_ids: Collection[str],
-    user_id: str | None = None,
-    kept: Collection[str] = (),
-    restored: Collection[str] = (),
-) -> list[Copies]:
-    """Return the archives with copies to delete, also unfinished archives. One statement, and one per copied thread.
+class Wanted(NamedTuple):
+    """The copies to delete.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
+    Attributes:
         thread_ids: Threads of which all copies are to be deleted.
         user_id: User of whom copies are to be deleted: copies of threads that the user owned, or acted in, when they
             were archived.
         kept: Threads of which no copies are to be deleted.
         restored: Archived threads that a dry run takes as restored.
+    """
+
+    thread_ids: Collection[str]
+    user_id: str | None = None
+    kept: Collection[str] = ()
+    restored: Collection[str] = ()
+
+
+async def find_copies(db: Connection, queries: Queries, wanted: Wanted) -> list[Copies]:
+    """Return the archives with copies to delete, also unfinished archives. One statement, and one per copied thread.
 
     Raises:
         ThreadHeldError: If a hold protects a thread with such copies.
         ThreadArchivedError: If a copy of the user is needed, because another user owns the archived thread now.
     """
+    thread_ids, user_id, kept, restored = wanted
     ids, found = {*thread_ids}, dict[str, Copies]()
     given = {"thread_ids": [*thread_ids], "user_id": user_id}
     for archive_id, url, root, thread_id, owner, users, owner_now in await db.fetch(queries.find_copies, given):
@@ -85,21 +87,13 @@ async def find_copies(
     return [one for one in found.values() if one.thread_ids]
 
 
-async def copies_of(
-    runner: Runner,
-    queries: Queries,
-    thread_ids: Collection[str],
-    user_id: str | None = None,
-    kept: Collection[str] = (),
-    restored: Collection[str] = (),
-) -> AsyncIterator[Copies]:
+async def copies_of(runner: Runner, queries: Queries, wanted: Wanted) -> AsyncIterator[Copies]:
     """Yield the archives with copies to delete, including archives that are made during the deletion.
 
-    The arguments and errors are those of `find_copies`.
+    The errors are those of `find_copies`.
     """
     seen: set[str] = set()
-    given = thread_ids, user_id, kept, restored
-    while new := [one for one in await runner.run(find_copies, queries, *given) if one.archive_id not in seen]:
+    while new := [one for one in await runner.run(find_copies, queries, wanted) if one.archive_id not in seen]:
         for copies in new:
             seen.add(copies.archive_id)
             yield copies

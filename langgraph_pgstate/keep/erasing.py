@@ -31,7 +31,7 @@ from langgraph_pgstate.errors import (
     ThreadHeldError,
     ThreadInUseError,
 )
-from langgraph_pgstate.keep.deleting import Copies, copies_of, delete_copies
+from langgraph_pgstate.keep.deleting import Copies, Wanted, copies_of, delete_copies
 from langgraph_pgstate.keep.erasures import Erasure, Kept, Kind
 from langgraph_pgstate.keep.exporting import label_of
 from langgraph_pgstate.keep.receipts import Signer, make_receipt, subject_of
@@ -452,9 +452,9 @@ class _Work:
         """Delete copies in archives: all of given threads, and a user's. Copies of kept threads stay."""
         restored = self._away if self.report.dry_run else ()
         while True:
-            kept = {one.thread_id for one in self.report.kept}
+            wanted = Wanted(thread_ids, user_id, {one.thread_id for one in self.report.kept}, restored)
             try:
-                async for copies in copies_of(self._runner, self._queries, thread_ids, user_id, kept, restored):
+                async for copies in copies_of(self._runner, self._queries, wanted):
                     await self._copies(copies)
                 return
             except (ThreadHeldError, ThreadArchivedError) as error:
@@ -694,7 +694,7 @@ async def _reseal(
     db: Connection, queries: Queries, table: str, cursor: tuple[Any, ...] | None, key_ids: frozenset[str | None]
 ) -> Reached:
     if db.keys is None:
-        # Without encryption= no content can be read, so that none of other users was found either.
+        # Content can be encrypted again only by a program with `encryption=`.
         return Reached(None, 0, 0, 0, ())
     return await reseal_page(db, queries.schema, table, cursor, key_ids)
 

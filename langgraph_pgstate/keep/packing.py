@@ -384,9 +384,12 @@ def people_of(rows: Rows, columns: Columns) -> People:
     for kind, payload in zip(
         _texts(rows, columns, "events.kind"), _texts(rows, columns, "events.payload"), strict=True
     ):
-        # The binary format of `jsonb` begins with its version.
-        if kind in _ACTS and isinstance(by := orjson.loads(payload[1:]).get("by"), str):
-            users.add(by)
+        if kind in _ACTS:
+            # The binary format of `jsonb` begins with its version. `json` also reads numbers that orjson refuses.
+            facts = json.loads(payload[1:])
+            by = facts.get("by") if isinstance(facts, dict) else None
+            if isinstance(by, str):
+                users.add(by)
     return People(owner, tuple(sorted(users - {owner, ""})))
 
 

@@ -349,7 +349,7 @@ async def _delete_copies(
     """Delete a thread from all archives, and its stub. Otherwise, return why its copies were left."""
     report = PolicyReport(policy)
     try:
-        async for copies in deleting.copies_of(runner, queries, [thread_id]):
+        async for copies in deleting.copies_of(runner, queries, deleting.Wanted([thread_id])):
             found = await deleting.delete_copies(runner, queries, copies, tenant, None)
             report += PolicyReport(policy, deleted=found.threads)
     except ThreadHeldError:

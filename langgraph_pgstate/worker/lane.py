@@ -39,7 +39,7 @@ log = logging.getLogger("langgraph_pgstate.worker")
 
 @dataclass(eq=False)
 class Duties:
-    """What the control thread and all lanes of a worker share: settings, functions, and whether the worker drains.
+    """State that the control thread and all lanes of a worker share: settings, functions, whether the worker drains.
 
     Attributes:
         worker_id: Id of the worker.

@@ -760,7 +760,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.archiving.read_threads": lambda bench: (bench.tables(), ["t"]),
     "keep.archiving.begin_archive": lambda bench: ("memory://a", bench.packed()[1], 1, {"t": People()}),
     "keep.archiving.delete_archived": lambda bench: (bench.tables(), bench.packed()[1], timedelta(0)),
-    "keep.deleting.find_copies": lambda bench: (["t"],),
+    "keep.deleting.find_copies": lambda bench: (deleting.Wanted(["t"]),),
     "keep.archiving.delete_unused": lambda bench: ("x",),
     "keep.deleting.claim_archive": lambda bench: ("a", "deletion"),
     "keep.deleting.begin_deletion": lambda bench: (bench.copies(), "deletion"),

@@ -641,6 +641,16 @@ def test_what_a_user_did_in_archived_threads_of_others_is_erased(
     assert state.privacy.erase(user_id="evelyn", key=KEY).counts == {}
 
 
+@pytest.mark.parametrize("payload", ["[]", "7", '{"by": 1e400}', '{"by": ["evelyn"]}', '{"by": null}'])
+def test_an_event_of_any_form_keeps_no_thread_from_an_archive(
+    state: PGState, ask: Ask, tmp_path: Path, payload: str
+) -> None:
+    said(state, "his", "a public park", "bob")
+    ask(f"INSERT INTO {{}}.events (thread_id, event_id, kind, payload) VALUES ('his', 'e', 'action', '{payload}')")
+    assert state.archive.put(["his"], to=tmp_path.as_uri(), idle_for=timedelta(0)).threads == 1
+    assert ask("SELECT user_id, users FROM {}.archived_threads") == [("bob", None)]
+
+
 def test_an_archived_thread_of_another_that_is_held_is_kept(state: PGState, tmp_path: Path) -> None:
     said(state, "his", "a public park", "bob")
     said(state, "his", "my secret garden", "evelyn")
