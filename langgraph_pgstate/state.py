@@ -484,7 +484,8 @@ class PGState(_State):
         """Move the rows of this schema to tenants that are kept apart, while the application goes on.
 
         Safe to stop. Call it again with the same arguments, or with none, to continue. Connect as the owner of the
-        tables.
+        tables. Records of this state that wait are written first, because without a tenant they would be refused
+        afterwards.
 
         Args:
             tenant: The tenant of all rows.
@@ -504,6 +505,7 @@ class PGState(_State):
             ConflictError: If other transactions lock tables at each attempt to switch. Repeat the call.
         """
         rule, roles = moving.rule_of(tenant, tenant_from, namespace_part), tenancy.roles_of("rls", operators, workers)
+        self.flush()
         made = moving.move_to_tenants(
             BlockingRunner(self._database.whole),
             self._queries,
@@ -862,6 +864,7 @@ class AsyncPGState(_State):
     ) -> TenancyMove:
         """Async twin of `PGState.move_to_tenants`."""
         rule, roles = moving.rule_of(tenant, tenant_from, namespace_part), tenancy.roles_of("rls", operators, workers)
+        await self.flush()
         return await moving.move_to_tenants(
             AsyncRunner(self._database.whole), self._queries, rule, otherwise, roles, switch=switch, progress=progress
         )

@@ -8,11 +8,13 @@ import pytest
 from support import config_of, put_arguments
 from support.tenants import APP, OWNER, Walled, open_walled
 
-from langgraph_pgstate import Encryption, LocalMasterKey, PGState
+from langgraph_pgstate import Encryption, LocalMasterKey, PGState, RecorderSettings
 from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.errors import DataKeyError
 
 MASTER = LocalMasterKey(bytes(range(32)))
+# Records are written only when they must be.
+WAITING = RecorderSettings(interval=3600)
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +60,7 @@ def test_keys_from_before_a_move_are_bound_when_they_are_wrapped_again(walled: W
     schema = f"{walled.schema}_moved"
     made = Walled(schema, walled.owner, walled.app, walled.operator, walled.server)
     made.rows(f"CREATE SCHEMA {schema} AUTHORIZATION {OWNER}")
-    encryption = Encryption(MASTER)
-    with PGState.open(made.owner, schema=schema, encryption=encryption) as state:
+    with PGState.open(made.owner, schema=schema, encryption=Encryption(MASTER), recording=WAITING) as state:
         state.setup()
         config = state.saver.put(*put_arguments(config_of("t"), 0))
         state.move_to_tenants("acme")

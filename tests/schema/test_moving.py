@@ -393,10 +393,11 @@ def test_nothing_is_lost_if_a_move_is_killed_and_resumed_while_an_application_wo
         assert all(worker.is_alive() for worker in workers), [log.read_text()[-300:] for log in logs]
         mover = FORK.Process(target=move, args=(plain.owner, plain.schema))
         mover.start()
-        mover.join(120)
+        # Each key waits for the transactions of all other tests on this server.
+        mover.join(600)
         assert mover.exitcode == 0
         for worker in workers:
-            worker.join(30)
+            worker.join(120)
             assert worker.exitcode == 0
     finally:
         for process in workers:

@@ -416,7 +416,9 @@ async def test_a_reader_that_may_not_read_any_more_cancels_no_run_by_leaving(
         for thread_id, is_lost in (("t", True), ("u", False)):
             await client.post("/threads", json={"thread_id": thread_id})
             async with client.stream("POST", f"/threads/{thread_id}/runs/stream", json=body) as response:
-                await anext(response.aiter_lines())
+                # Without a name, the iterator would be closed at once, and with it the connection.
+                lines = response.aiter_lines()
+                await anext(lines)
                 if is_lost:
                     await state.threads.update_metadata(thread_id, {"owner": "bob"})
         # Told of after the other one.
