@@ -314,13 +314,14 @@ async def _asked(call: PageCall, run: Run) -> list[dict[str, Any]]:
     asked = [one for one in found if isinstance(one, Mapping)][:_INTERRUPTS] if isinstance(found, list) else []
     if not asked:
         return []
-    answers = await call.state.events.list(run.thread_id, kind="answer", newest_first=True, limit=_INTERRUPTS)
-    # The same interrupt may be raised and answered again. The oldest answer belongs to this run.
-    answered_by = {
-        one.payload.get("interrupt_id"): one.payload.get("by")
-        for one in answers.items
-        if one.created_at >= events.items[0].created_at
-    }
+    answered_by: dict[Any, Any] = {}
+    cursor, may_be_more = None, True
+    while may_be_more:
+        page = await call.state.events.list(run.thread_id, kind="answer", newest_first=True, limit=1000, cursor=cursor)
+        later = [one for one in page.items if one.created_at >= events.items[0].created_at]
+        # The same interrupt may be raised and answered again. The oldest answer belongs to this run.
+        answered_by.update((one.payload.get("interrupt_id"), one.payload.get("by")) for one in later)
+        cursor, may_be_more = page.next, page.next is not None and len(later) == len(page.items)
     return [
         {
             **asked_shown(one.get("id"), one.get("value")),
