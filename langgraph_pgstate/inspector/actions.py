@@ -50,7 +50,7 @@ async def fork(call: PageCall) -> Done:
     elif (existing.forked_from_thread_id, existing.forked_from_checkpoint_id) != (source.thread_id, at) or (
         target_id != nonce and await call.state.runs.get(target_id, nonce) is None
     ):
-        # This form did not create the thread. Say no more about it: perhaps the person must not see it.
+        # This form did not create the thread. Do not describe the thread, because perhaps the person must not see it.
         raise refuse(409, f"there is a thread {target_id!r} already")
     made = await call.visible(target_id, scope)
     run_id = await enqueue(call, made, nonce, expected_head=at, at=at) if call.field("run") else None
@@ -64,7 +64,7 @@ async def run(call: PageCall) -> Done:
     found = await call.thread("update")
     at, head, mode, nonce = checkpoint_of(call), call.field("head"), call.field("mode"), call.nonce
     if mode not in _MODES or head is None or (mode == "on") != (at == head):
-        raise refuse(422, "mode must be 'on' if the fields at and head name the same checkpoint, otherwise 'replay'")
+        raise refuse(422, "mode must be 'on' if 'at' and 'head' name the same checkpoint, otherwise 'replay'")
     location = call.link("threads", found.thread_id)
     if await call.state.runs.get(found.thread_id, nonce) is not None:
         return Done(location, {"run_id": nonce})

@@ -24,7 +24,7 @@ PERIODS: Final[Mapping[str, timedelta]] = {
 
 
 async def scope_of(call: PageCall, limit: int = 50) -> Alternatives | None:
-    """Return the metadata of the threads that the caller may see; `None` for all.
+    """Return the metadata that a thread must contain for the caller to see it; `None` if the caller sees all threads.
 
     Raises:
         HTTPException: 403 if the caller may search no threads.

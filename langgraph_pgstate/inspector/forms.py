@@ -123,8 +123,9 @@ def form_for(value: Any, response_schema: Any = None) -> Form:
 def answer_of(form: Form, given: Mapping[str, str]) -> Any:
     """Return the answer that the fields of a sent form give.
 
-    `answer` is an answer as JSON or text. `choice` is an offered answer, as JSON. Otherwise each call has a field
-    `decision-N`, and the fields `argument-N-M`, `more-N`, `respond-N` and `reject-N` that its decision needs.
+    `answer` is an answer as JSON or text. `choice` is an offered answer, as JSON. Otherwise `decision-N` is the
+    decision about call N. A decision may need further fields: `argument-N-M` (argument M, edited), `more-N` (added
+    arguments, as JSON), `respond-N` (the result of the call) and `reject-N` (why it is rejected).
 
     Raises:
         FormError: If the fields give no answer.

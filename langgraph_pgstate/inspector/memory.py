@@ -202,7 +202,7 @@ async def kept(call: PageCall, thread_id: str, message_ids: Sequence[str]) -> di
 
 
 def store_of(call: PageCall) -> AsyncPGMemoryStore:
-    """Return the long-term memory: the server's store, which has the indexes, or else the state's memory."""
+    """Return the server's store, which may have search indexes. If it is not of this package, return `state.memory`."""
     store = call.service.store
     return store if isinstance(store, AsyncPGMemoryStore) else call.state.memory
 

@@ -40,7 +40,7 @@ class PageCall(Call):
     may_act: bool = False
     token: str = ""
 
-    # `super()` does not work in a dataclass with slots.
+    # `Call` is named below, because `super()` does not work in a dataclass with slots.
     def path(self, name: str) -> str:
         """Return a part of the path, decoded from the form that `segment` makes."""
         return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), Call.path(self, name))

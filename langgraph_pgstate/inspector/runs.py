@@ -58,7 +58,7 @@ async def runs(call: PageCall) -> Page:
         "cursor": call.query("cursor"),
         **_time_of(call),
         "by": by or ORDERS[0],
-        # Runs that used a model are looked for among the most expensive runs.
+        # Runs that called the model are searched only among the first runs by cost, duration or tokens.
         "model": call.query("model"),
     }
     if filters["model"] is not None and by is None:
@@ -151,7 +151,7 @@ async def run(call: PageCall) -> Page | Response:
         "span": None if span is None else shown_span(span),
         "span_is_listed": any(one.span_id == span_id for one in timeline.spans),
         "kinds": KINDS,
-        # An effect with an answer is no longer unknown.
+        # An answer to the interrupt decides the outcome of an unknown effect. So there is none after the answer.
         "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),
         "asked": asked,
         "next_run_id": await _next_run(call, found) if is_answered else None,
@@ -319,7 +319,8 @@ async def _asked(call: PageCall, run: Run) -> list[dict[str, Any]]:
     while may_be_more:
         page = await call.state.events.list(run.thread_id, kind="answer", newest_first=True, limit=1000, cursor=cursor)
         later = [one for one in page.items if one.created_at >= events.items[0].created_at]
-        # The same interrupt may be raised and answered again. The oldest answer belongs to this run.
+        # A later run may raise the same interrupt, and it may be answered again. So the oldest answer since this run's
+        # interrupt replaces the newer ones.
         answered_by.update((one.payload.get("interrupt_id"), one.payload.get("by")) for one in later)
         cursor, may_be_more = page.next, page.next is not None and len(later) == len(page.items)
     return [

@@ -172,8 +172,8 @@ async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] 
 
     Right after a fork was made, also return those of its source thread.
 
-    A run that starts from a checkpoint before such an action repeats the action without asking. This is a warning for
-    persons who may start runs, so other persons get no actions.
+    A run that starts from a checkpoint before such an action repeats the action without asking. The page warns persons
+    who may start runs. For other persons the result is empty.
     """
     if not call.may_act or call.person is None:
         return {"unsettled": [], "source_unsettled": []}

@@ -20,7 +20,7 @@ async def threads(call: PageCall) -> Page:
     """Show a page of the threads that match the address's filters, most recently updated first."""
     wanted = call.query("metadata")
     metadata = None if wanted is None else metadata_of(wanted)
-    # A handler of `Auth` may read the filters and change the metadata.
+    # A handler of `Auth` may read these filters. It may also change the metadata, so it gets a copy of them.
     value: dict[str, Any] = {"metadata": {**(metadata or {})}, "limit": _PAGE, "offset": 0, "status": status_of(call)}
     scope = await call.authorize_search(value)
     found = await call.state.threads.search(
@@ -48,7 +48,7 @@ async def threads(call: PageCall) -> Page:
         "may_hold": call.may_act and scope is None,
         "holds": call.may_act and scope is None and call.query("hold") is not None,
     }
-    # A refresh would lose the choice of threads.
+    # While a person chooses threads to hold, the page does not refresh itself: that would undo the choice.
     return Page("threads.html", "Threads", data, is_live=call.query("cursor") is None and not data["holds"])
 
 

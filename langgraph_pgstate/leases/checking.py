@@ -81,7 +81,7 @@ class LeaseCheck(BaseCallbackHandler):
         self.on_chain_end(run_id=run_id)
 
     def take_back(self, error: BaseException | None) -> bool:
-        """Return whether only this handler caused the cancellation that ended the run."""
+        """Withdraw the cancellations by this handler. Return whether they alone made the run end with `error`."""
         if not isinstance(error, asyncio.CancelledError) or not self._cancelled:
             return False
         others = [task for task in self._cancelled if not task.done() and task.uncancel()]

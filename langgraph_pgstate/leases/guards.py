@@ -33,7 +33,7 @@ _SWEEP_PAGE: Final = 1000
 
 
 class PastId(str):
-    """The id of a checkpoint that had children when it was read. It equals its plain string.
+    """The id of a checkpoint that had children when it was read. It equals the same id as a plain string.
 
     LangGraph passes ids from the saver back to `put`. So a put can distinguish two kinds of runs: a run that named a
     past checkpoint and forks deliberately, and a run that read the head before another run advanced.
@@ -70,7 +70,7 @@ class Guard:
         """Return the statements to send ahead of a checkpoint."""
         is_first = self.head and parent is None
         held_id = parent.checkpoint_id if self.head and parent is not None else None
-        # Without a parent, the thread's row is the only row to lock.
+        # Without a parent, there is no parent's row to lock. The thread's row is locked instead, so it must exist.
         found = self._hold(queries, address, held_id, makes_thread=is_first or (self.thread and parent is None))
         if is_first:
             found.append((queries.check_empty, {**_key(address), "own_id": address.checkpoint_id}))
@@ -224,8 +224,8 @@ async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seco
         seconds: Seconds for which late writes are refused.
     """
     key = {"thread_id": thread_id}
-    # Writers lock the thread's row, so the row must exist. It is locked for update at once, because two transactions
-    # that both raise a weaker lock would deadlock.
+    # Writers lock the thread's row, so the row must exist. It is locked for update at once: if two transactions first
+    # took a weaker lock, and then both wanted this lock, they would deadlock.
     if not await db.fetch(queries.lock_thread_for_update, key):
         await db.execute(queries.make_thread, key)
         await db.fetch(queries.lock_thread_for_update, key)

@@ -40,7 +40,7 @@ async def take(
             if not is_taken:
                 raise LeaseHeldError(thread_id, holder, expires_at, token, acquired_at, run_id)
             return Lease(thread_id, holder, token, acquired_at, renewed_at, expires_at)
-        # The lease was taken or released while the statement ran; the next statement sees the change.
+        # There is no row: the lease was taken or released while the statement ran. The next attempt sees the change.
     raise ConflictError(f"the lease of thread {thread_id!r} changes too often")
 
 

@@ -33,7 +33,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger("langgraph_pgstate.leases")
 
-# Seconds to wait for the end of a run whose stream was abandoned. An event loop closes its generator with a delay.
+# Seconds to wait for the end of a run whose stream was abandoned. Such a run ends when the event loop closes the
+# stream's generator, which takes a moment.
 CLOSING_SECONDS: Final = 1.0
 # Seconds between checks for runs that ended without a callback.
 _LOOK_SECONDS: Final = 0.5
@@ -294,7 +295,7 @@ class LeaseRegistry:
         ]
 
     def _free_tokens(self, thread_id: str, run: Run | None, call_site: CallSite) -> list[int]:
-        """Return the leases of this process that may be taken over at once because their runs have ended."""
+        """Return the fencing tokens of this process's leases that may be taken over, because their runs have ended."""
         others = self._others(thread_id, run)
         return [other.lease.fencing_token for other in others if other.is_over(call_site.starter)]
 

@@ -22,7 +22,7 @@ class AnalyticsRequest(NamedTuple):
 
     Attributes:
         by: Keys by which runs are grouped.
-        parameters: The query parameters. Their `by` leaves out the keys by which feedback cannot be grouped.
+        parameters: The query parameters. In them, `by` has only the keys that feedback has, too: `agent` and `release`.
     """
 
     by: list[str]

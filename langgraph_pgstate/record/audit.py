@@ -31,7 +31,8 @@ _DIGITS: Final = "0123456789abcdef"
 class _Entry(NamedTuple):
     """An entry of a chain, with its event as it is stored now.
 
-    If its event was deleted or redacted, the entry is released: it has no salt any more, and `is_sealed` is false.
+    If its event was deleted or redacted, the entry is released: its salt was deleted, so the digest of the event cannot
+    be computed again, and `is_sealed` is false.
     """
 
     number: int
@@ -113,7 +114,7 @@ class _Check:
             self.hash = hashlib.sha256(str(self.chain[0]).encode()).digest()
 
     def read(self, entry: _Entry) -> None:
-        """Compare the next entry with the entry before it, and with the event of the entry."""
+        """Compare the next entry with the entry before it, and with its own event as it is stored now."""
         where = f"event {entry.event_id}, entry {entry.number}"
         if entry.number != self.number + 1:
             self.problem(where, f"{entry.number - self.number - 1} entries before it were removed")
@@ -132,7 +133,7 @@ class _Check:
             self._explained += [(first, last) for first, last in entry.payload.get("entries", ())]
 
     def end(self) -> None:
-        """Compare the last entry with the chain's head, and check the released entries.
+        """Compare the last entry with the stored head, which repeats its number and hash. Check the released entries.
 
         A released entry is reported if no event of the chain records why its event was deleted or redacted.
         """
@@ -245,8 +246,9 @@ class AsyncAudit:
     async def verify(self, thread_id: str | None = None, *, exported: Iterable[bytes | str] = ()) -> AuditReport:
         """Verify chains of events. Report removed and changed events, and events that another program inserted.
 
-        A role that may write to the tables can rewrite a whole chain, or delete its last entries and its head. Only a
-        comparison with an earlier export finds that. Each thread is read in one snapshot. Nothing is written.
+        A role that may write to the tables can rewrite or shorten a chain so that nothing is found: it must then also
+        write the head, the row that repeats the last entry. Only a comparison with an earlier export finds that. Each
+        thread is read in one snapshot. Nothing is written.
 
         Args:
             thread_id: Only this thread.

@@ -94,8 +94,8 @@ async def read_spending(
         db: The connection.
         queries: The queries of the schema.
         owners: Owners whose budgets are returned.
-        counted: Returns the ids of spans that are left out, because the caller counts their cost itself. Called right
-            before the statement is sent.
+        counted: Returns the ids of spans whose cost the caller counts itself. The result leaves this cost out.
+            Called right before the statement is sent.
     """
     given = [*owners]
     parameters = {

@@ -1,7 +1,8 @@
 """Comparison of recorded conversations with checkpoint states, and backfill of missing messages.
 
-A conversation is the sum of the rows of `messages` along a branch. Rows and states are read for a page of checkpoints
-at a time, parents first. Each message of the states is decoded once for all checkpoints that have it.
+Each row of `messages` adds, edits or removes a message. A conversation results from the rows along a branch. Rows and
+states are read for a page of checkpoints at a time, parents first. Each message of the states is decoded once for all
+checkpoints that have it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ from langgraph_pgstate.schema.queries import Queries, snapshot
 
 _PAGE: Final = 50
 _MOST_PROBLEMS: Final = 10
-# Number of checkpoints whose conversations are cached. A child is rarely read long after its parent.
+# Number of checkpoints whose conversations are cached, to compare their children. Few checkpoints are enough, because a
+# child is usually read soon after its parent.
 _REMEMBERED: Final = 200
 
 
@@ -77,7 +79,9 @@ async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, th
 
 
 async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> BackfillReport:
-    """Add rows of `messages` that are missing for a thread's checkpoints. Set the status of a thread without runs.
+    """Add rows of `messages` that are missing for a thread's checkpoints.
+
+    If the thread has no recorded runs, also set its status to the one that follows from its newest checkpoint.
 
     Each page of checkpoints is a transaction. Existing rows are kept, so the call is safe to repeat and continues after
     an interruption. Meanwhile runs may append to the thread, and a prune may run. Only the messages of one page are
@@ -86,7 +90,8 @@ async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, t
     Args:
         db: The connection.
         queries: The queries of the schema.
-        codec: Decodes the states. With a serializer other than LangGraph's own, messages are not recorded.
+        codec: Decodes the states. If its serializer is not LangGraph's own, no rows are added, because the messages of
+            such states are never recorded.
         thread_id: The thread.
 
     Returns:
@@ -166,8 +171,8 @@ class _Comparison:
         """Compare the next page of checkpoints. Return `None` if there are no more.
 
         Args:
-            fill: Also record the differences. Then call the method in a transaction, so that no prune removes the
-                checkpoints meanwhile.
+            fill: Whether to record the missing messages, too. If so, call the method in a transaction, so that no prune
+                removes the checkpoints meanwhile.
         """
         key = {"thread_id": self._thread_id, "cursor_id": self._cursor, "page_size": _PAGE}
         found = await self._db.fetch(self._queries.scan_conversations, key)

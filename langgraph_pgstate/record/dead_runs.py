@@ -61,7 +61,7 @@ async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Se
         rows = await db.fetch(queries.settle_runs, parameters)
         settled = [run_id for run_id, _ in rows]
         if settled:
-            # The tokens and cost so far count, whether or not another attempt follows.
+            # Sum the tokens and the cost that the runs have used so far: they count even if no other attempt follows.
             await db.execute(queries.total_runs, {"thread_ids": [thread_id] * len(settled), "run_ids": settled})
             await db.execute(queries.refresh_thread_statuses, {"thread_ids": [thread_id]})
             await chain(db, queries, [(thread_id, event_id) for _, event_id in rows if event_id is not None])

@@ -75,7 +75,7 @@ def request_feedback(
     }
     check_key_size("thread_id, run_id and feedback_id", *key.values())
     text = text_of(_COMMENT, comment) or None
-    # The caller's own serializer may encrypt, so the comment is not stored as text.
+    # If the caller has a serializer of their own, it may encrypt. So the comment is stored only in its encoding.
     kind, data = (None, None) if text is None or codec.is_native else codec.dumps(_COMMENT, text)
     return {
         **key,
@@ -121,7 +121,7 @@ def list_feedback(codec: ValueCodec, **filters: Any) -> Read[Page[Feedback]]:
     at, cursor_thread, cursor_run, cursor_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, "", "", ""))
     thread_id = filters.get("thread_id")
     if thread_id is None and filters.get("run_id") is not None:
-        raise ConfigurationError("thread_id must be given with run_id")
+        raise ConfigurationError("thread_id must be given if run_id is given")
     parameters = {
         "thread_id": None if thread_id is None else thread_id_of(thread_id),
         **texts_of(filters, "run_id", "name", "source"),

@@ -3,7 +3,7 @@
 A put stores the rows of a superstep as one entry, in the statement that stores the checkpoint. A background writer
 moves entries into the tables, many at a time. If its process dies, the next process moves them. An entry is
 self-contained, so any process may move it. One transaction deletes an entry and writes its rows. So each entry is moved
-once, and rows of a deleted thread or run do not come back.
+once. The deletion of a thread or run also deletes its entries, so its rows do not come back.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ async def put_entry(
         queries: The queries of the schema.
         entry: A result of `entry_of`.
         seconds_left: Returns the seconds left for the statement.
-        owner: The agent, user and tenant of the run, if its thread may be new. The encryption key may depend on them.
+        owner: The agent, user and tenant of the run, if its thread may be new. The encryption key may depend on them,
+            and a new thread has no row yet that names them.
     """
     if db.keys is not None and owner is not None:
         db.keys.note_owner(entry["thread_id"], lambda: owner)
@@ -221,7 +222,7 @@ def _gather(entries: Iterable[tuple[tuple[str, str], JournalEntry]], more: Journ
     for entry, journal_entry in given:
         size = journal_entry.size
         is_full = len(batch.journal_entry) + len(journal_entry) > _MOST_ROWS or batch.size + size > _MOST_BYTES
-        # `more` gets a batch of its own, so that it does not fail if another process has taken an entry.
+        # `more` gets a batch of its own, because a batch of entries fails if another process has taken one of them.
         if (batch.entries or batch.journal_entry) and (
             is_full or entry is None or not begun.isdisjoint(journal_entry.begun)
         ):
@@ -338,7 +339,8 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
         }
         found.append((queries.total_runs, ended))
     if journal_entry.begun or journal_entry.ended:
-        # The status is set in the same transaction, so that a crash after it cannot leave the thread `busy`.
+        # The status is set in the transaction that ends the run. Otherwise a crash right after the end of the run could
+        # leave the thread `busy`.
         found.append(
             (
                 queries.refresh_thread_statuses,
@@ -355,7 +357,7 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
 def _new_threads(journal_entry: JournalEntry) -> list[dict[str, Any]]:
     """Return the threads on which runs begin, with their owners.
 
-    The rows hold no content of the runs: `put_new_threads` stores no content, so it does not encrypt its rows.
+    Inputs and outputs of the runs are left out, because `put_new_threads` sends its rows to the database unencrypted.
     """
     runs = map(orjson.loads, journal_entry.runs)
     return [{name: run.get(name) for name in _OF_THREAD} for run in runs if run.get("is_new")]

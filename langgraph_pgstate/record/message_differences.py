@@ -82,7 +82,7 @@ class Difference:
 
 
 class Change(NamedTuple):
-    """A stored change to a channel's messages: the columns of a row of `messages` that are compared."""
+    """A stored change to a channel's messages, from a row of `messages`. `mark` is the message's digest."""
 
     message_id: str
     channel: str

@@ -2,8 +2,9 @@
 
 The saver knows by fingerprint which elements of a list are new. Appended elements are added to the checkpoint's journal
 entry. If a list changed otherwise, or this process does not know which messages are recorded, the ids of all messages
-of the list are stored in order. The writer compares them with the branch. For a DeltaChannel without a value, the hook
-only records that the superstep wrote to the channel (see `record/delta_messages.py`).
+of the list are stored in order. When the entry is moved into the tables, these ids are compared with the messages that
+are recorded on the branch. For a DeltaChannel without a value, the hook only records that the superstep wrote to the
+channel (see `record/delta_messages.py`).
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.options import MAX_KEY_BYTES
 from langgraph_pgstate.schema.queries import Statement
 
-# Prefix of LangGraph's own channels. Two of them hold the application's whole state: `__root__` of a graph whose state
-# is a list, and `__previous__` of an `@entrypoint`.
+# Prefix of LangGraph's own channels. The messages of two of them are recorded, too, because these two hold the whole
+# state of the application: `__root__` of a graph whose state is a list, and `__previous__` of an `@entrypoint`.
 _OWN_CHANNELS: Final = "__"
 _STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
 _ID_BYTES: Final = 256
@@ -96,7 +97,7 @@ class MessageHook:
         self._familiar.add((address.thread_id, address.checkpoint_ns))
 
     def forget_thread(self, thread_id: str) -> None:
-        """Make the next put compare all messages with the branch."""
+        """Make the next put on a thread send all messages, as the first put of a process does."""
         self._familiar = {key for key in self._familiar if key[0] != thread_id}
 
     def _identify(self, request: PutRequest, change: ListChange) -> tuple[Sequence[_Named], Sequence[_Named]]:
@@ -255,7 +256,8 @@ def _fitting_id(id: str, limit: int) -> str:
 def _recorded_by_root(plan: PutPlan, change: ListChange) -> set[int]:
     """Return the positions of elements that the root graph's checkpoint has, too.
 
-    A subgraph usually starts with a list of the root graph, so these are most elements of its first list.
+    These messages are recorded for the root graph, so they need no rows for the subgraph. A subgraph usually starts
+    with a copy of a list of the root graph, so most elements of its first list are of this kind.
     """
     root = plan.request.root
     if root is None or change.digests is None:

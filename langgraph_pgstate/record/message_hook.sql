@@ -1,6 +1,6 @@
 -- name: add_messages
 -- Store the messages that first appear in some checkpoints of root namespaces, if those checkpoints exist. If a message
--- is stored for a subgraph, its row moves to the root namespace.
+-- was stored for a subgraph before, its row moves to the root namespace.
 -- seals: messages.content from changes.messages.content
 -- seals: messages.tool_calls from changes.messages.tool_calls
 WITH said AS MATERIALIZED (

@@ -25,7 +25,7 @@ class RecorderSettings:
         queue_size: Maximum number of spans and events that wait to be written. If there are more, the graph waits.
         timeout: Seconds that a graph waits for the database, at the end of a run or if the queue is full. Then it
             continues, and the rows stay queued.
-        ttl: Seconds for which a running run counts as alive. Its process extends this time after each third of it.
+        ttl: Seconds for which a running run counts as alive after a renewal. Its process renews it after `ttl / 3`.
         release: Release of the application, stored with its runs. `release` in a run's metadata takes precedence.
     """
 

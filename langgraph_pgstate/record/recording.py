@@ -1,4 +1,4 @@
-"""Writing of a recorder's rows: the journals of its threads, and rows that are in no journal yet."""
+"""Writing of a recorder's rows into the tables: the rows in its threads' journals, and rows that are in no journal."""
 
 from __future__ import annotations
 

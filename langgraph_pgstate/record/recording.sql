@@ -289,8 +289,9 @@ CROSS JOIN LATERAL (
 WHERE runs.thread_id = ended.thread_id AND runs.run_id = ended.run_id AND runs.thread_id = ANY(:thread_ids);
 
 -- name: refresh_thread_statuses
--- Set the status of threads from their newest run, or from a run that is still running or in the queue. Superseded runs
--- do not count. If the state was updated after the end of the newest run, the status that the update has set is kept.
+-- Set the status of threads: `busy` if a run is running or in the queue, otherwise the status that follows from the
+-- newest run. Runs that failed because another run advanced the thread or took its lease do not count. If the state was
+-- updated after the end of the newest run, the status that the update has set is kept.
 UPDATE /*schema*/threads AS t SET status = newest.status
 FROM (
     SELECT k.thread_id, CASE WHEN r.status IN ('running', 'pending') OR EXISTS (

@@ -1,6 +1,6 @@
 -- name: list_runs
--- Return a page of runs, newest first, below a cursor. Runs that have deleted their thread are left out, because a new
--- thread may have the same id.
+-- Return a page of runs, newest first, below a cursor. A run whose end deleted its thread is stored for a while, but is
+-- left out, because a new thread may have the same id.
 -- opens: runs.input
 -- opens: runs.output
 -- opens: runs.error_message
@@ -137,7 +137,7 @@ WHERE g.place <= :page_size::bigint
 ORDER BY g.part, g.place;
 
 -- name: get_run
--- Return one run, if the caller may see its thread, and the run has not deleted the thread.
+-- Return one run, if the caller may see its thread. A run whose end deleted its thread is left out.
 -- opens: runs.input
 -- opens: runs.output
 -- opens: runs.error_message

@@ -1,4 +1,4 @@
-"""Statistics of tools and of model usage over many threads, limited to a time range that an index serves."""
+"""Statistics of tools and of model usage in a period, over many threads. An index finds the rows of the period."""
 
 from __future__ import annotations
 

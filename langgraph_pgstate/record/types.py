@@ -305,7 +305,8 @@ class Run:
 
     A run that is invoked again under its id, by a server's retry or after a crash, keeps its row. Steps, tokens and
     cost are summed over all attempts; a repeated superstep counts twice. Status, times, error and output are those of
-    the last attempt; so is the input, if it had one. The spans of all attempts are kept, each under its own root span.
+    the last attempt. The input is that of the last attempt that had an input. The spans of all attempts are kept, each
+    under its own root span.
 
     Attributes:
         thread_id: The thread.

@@ -30,7 +30,8 @@ class WindowOptions(TypedDict, total=False):
         keep: Messages that are never left out, even if they exceed a limit. `system`: the system messages at the
             beginning of the conversation. `first_human` and `last_human`: the first and the last message of a person.
             `last`: the last message, with its tool calls and results. By default all but `first_human`. With
-            `last_human`, a window that begins before the last such message begins with an earlier message of a person.
+            `last_human`, a window that reaches back beyond a person's last message begins with an earlier message of a
+            person, so that it does not begin in the middle of an answer.
         token_counter: Counter of the tokens of a list of messages: a function, such as `len`, or a chat model; by
             default `approximate`, LangChain's approximation. It is called directly, also by async methods.
     """
@@ -150,7 +151,7 @@ def choose(
     """Return the window of a conversation, or `None` if more messages must be read.
 
     Args:
-        head: The first messages, unless `tail` begins with them.
+        head: The first messages; empty if `tail` has the whole conversation.
         tail: The last messages.
         budget: The limits.
         is_whole: Whether no messages lie between `head` and `tail`. If it is false, `head` must include all messages
@@ -218,8 +219,8 @@ def _is_human(message: BaseMessage) -> bool:
 def _cuts(messages: Sequence[BaseMessage], start: int, *, is_whole: bool) -> list[int]:
     """Return the positions at which a window may begin without separating a tool call from its results.
 
-    If the call of a tool result was not read, no position up to the result is returned, because the call may be before
-    it. If the conversation is whole, there is no such call, and the result stands alone.
+    If a tool result was read but its call was not, no position up to the result is returned: a window that begins there
+    might lack the call. If the whole conversation was read, the call does not exist, and the result stands alone.
     """
     called: dict[str, int] = {}
     # For each message, the position of the first message that must stay with it.

@@ -251,7 +251,8 @@ class AsyncPGStateSaver(CommonSaver):
     async def read_latest(self, thread_ids: Sequence[str]) -> getting.Latest:
         """Read the newest checkpoints of some threads in their root namespaces, for pages of threads.
 
-        No run begins, so no lease is taken. Reading stops after about a megabyte. `load_latest` decodes a checkpoint.
+        No run begins, so no lease is taken. Reading stops after about a megabyte: then `left` of the result names the
+        threads that were not read. `load_latest` decodes a checkpoint of the result.
         """
         return await self._run(getting.get_latest, self._queries, thread_ids_of(thread_ids), listing.PAGE_BYTES)
 
@@ -485,7 +486,7 @@ class AsyncPGStateSaver(CommonSaver):
             try:
                 return self._wait(self._get_guarded(config, call_site), "aget_tuple")
             except KeyboardInterrupt:
-                # The coroutine goes on although the caller was interrupted.
+                # The coroutine goes on although the caller was interrupted. If it takes a lease, release the lease.
                 if self.loop is not None:
                     self.loop.call_soon_threadsafe(self.lease_manager.release_failed_read, call_site)
                 raise

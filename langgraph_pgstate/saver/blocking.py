@@ -516,7 +516,7 @@ class PGStateSaver(CommonSaver):
             try:
                 return await asyncio.to_thread(self._get_guarded, config, call_site)
             except asyncio.CancelledError:
-                # The thread goes on although the caller was cancelled.
+                # The thread goes on although the caller was cancelled. If it takes a lease, release the lease.
                 self.lease_manager.release_failed_read(call_site)
                 raise
         return await asyncio.to_thread(self._get_tuple, address_of(config))

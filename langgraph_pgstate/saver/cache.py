@@ -22,8 +22,8 @@ from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar
 _CHECKPOINTS: Final = 16
 _NAMESPACE_BYTES: Final = 800
 _ENTRY_BYTES: Final = 400
-# Estimated bytes of a run of a list, with its segment's position in the manifest; also of an entry or a version of a
-# manifest.
+# Estimated bytes, in a manifest, of a run (consecutive elements of a list in one segment), of a channel's entry, and of
+# a channel's version.
 _RUN_BYTES: Final = 200
 _BLOCK_BYTES: Final = 130
 _CONTENT_BYTES: Final = 250
@@ -52,9 +52,9 @@ class Cache:
     """The cached checkpoints of the most recently used namespaces, bounded by size. Thread-safe.
 
     For each namespace, it holds the manifests of several checkpoints, and the segments of the checkpoint that was
-    stored or read last. A manifest says where the values of a checkpoint are stored. Cached segments belong to one
-    revision of a checkpoint, because the id of a deleted segment may be drawn again. The next checkpoint takes over the
-    segments that it inherits.
+    stored or read last. A manifest says where the values of a checkpoint are stored. Cached segments are used for one
+    revision of a checkpoint only: segment ids are random, so a new segment may get the id of a deleted one. If a child
+    of the checkpoint is stored, the segments that the child inherits are cached for the child.
 
     The lock is held for dictionary operations only, never while the database works.
     """

@@ -114,7 +114,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return self._database is database and self.schema == schema
 
     def share_cache_of(self, other: CommonSaver, tenant: str) -> None:
-        """Use the part of another saver's cache for the threads of a tenant."""
+        """Use the cache of another saver, limited to the threads of one tenant."""
         self._saver_cache = SaverCache(other._saver_cache.cache.of_tenant(tenant))
 
     def get_next_version(self, current: str | None, channel: None) -> str:
@@ -217,12 +217,12 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return self._states.upcast(loaded, row.state_version)
 
     def _load_uncached(self, found: getting.Found) -> CheckpointTuple:
-        """Return the checkpoint of a row. It is not cached, because a search would displace cached threads of runs."""
+        """Return the checkpoint of a row. Do not cache it, because it would displace checkpoints that runs need."""
         return self._states.upcast(load_tuple(self._codec, *found)[0], found[0].state_version)
 
     def _load_page(self, page: Page) -> Iterator[CheckpointTuple]:
         loaded = page.load(self._codec, self._states, skip_damaged=self._passes_damage)
-        # A replay may start from a checkpoint of this list, and that is a deliberate fork.
+        # A run that starts from a checkpoint of this list forks deliberately. So mark the ids for the guards.
         return loaded if self._guard_policy is None else map(guards.as_past, loaded)
 
     def _call_site(self) -> CallSite | None:

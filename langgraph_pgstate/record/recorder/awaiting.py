@@ -55,7 +55,7 @@ class Mark:
 
 
 class Later:
-    """An awaitable that starts when it is awaited."""
+    """An awaitable that calls `begin` only when it is awaited, and then awaits the result."""
 
     def __init__(self, begin: Callable[[], Awaitable[None]]) -> None:
         self._begin = begin

@@ -72,9 +72,9 @@ class _Call(NamedTuple):
 class Budgets:
     """The check of budgets before model calls. Thread-safe.
 
-    All runs of a process are counted together. While a call is in progress, it counts with the cost of the last call of
-    its model; after its end, with its own cost. Costs of other processes are read from the record, at most every two
-    seconds.
+    All runs of a process are counted together. A call in progress is assumed to cost as much as the last call of the
+    same model; when it has ended, its real cost is counted. Costs of other processes are read from the record, at most
+    every two seconds.
 
     Args:
         runner: The database.
@@ -161,7 +161,7 @@ class Budgets:
             if not self._has_budgets:
                 return None
             self._seen |= dict.fromkeys(owners, time.monotonic())
-            # Calls that were abandoned with their runs report no end.
+            # Remove the calls of runs that have ended. Such calls were abandoned, and their end is never reported.
             self._started = {id: one for id, one in self._started.items() if one.run.ended_at is None}
             for owner in owners:
                 known = self._known.get(owner)

@@ -198,7 +198,8 @@ def status_of(error: BaseException) -> str:
     """Return the status of a span that raised this exception."""
     if isinstance(error, GraphInterrupt | GraphDrained):
         return "interrupted"
-    # Some errors of the tool ledger derive from GraphBubbleUp, so that middleware does not catch them.
+    # LangGraph raises a `GraphBubbleUp` to control the graph, so it is no failure. Some errors of the tool ledger also
+    # derive from it, only so that middleware does not catch them. They are failures.
     if isinstance(error, GraphBubbleUp) and not isinstance(error, PGStateError):
         return "success"
     return "cancelled" if isinstance(error, _CANCELLATIONS) else "error"

@@ -296,7 +296,7 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
 
 
 class _Recorded:
-    """A graph that passes a run's thread and owner to its recorders. Callbacks see metadata, but not `configurable`."""
+    """A graph that passes the thread and owner of a run to its recorders, because callbacks see no `configurable`."""
 
     config: Mapping[str, Any] | None
 

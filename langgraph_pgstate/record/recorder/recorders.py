@@ -305,7 +305,8 @@ class Recorder(_RecorderBase):
 
     def _wait(self) -> bool:
         """Wait until rows are due. Return false if there was nothing to do before the wait."""
-        # The flag is set before the check, so that a concurrent `_started` notifies.
+        # The flag is set before the queue is checked. If work arrives after the check, `_started` sees the flag and
+        # wakes this thread.
         self._is_idle = True
         if not self._queue.is_busy:
             if not self._is_closed:

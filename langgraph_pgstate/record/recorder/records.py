@@ -125,7 +125,8 @@ class RunRecord:
         # `resumed`: ids of the checkpoints from which the run was resumed, by namespace.
         self.checkpoints: OrderedDict[tuple[str, int], str] = OrderedDict()
         self.resumed: dict[str, str] = {}
-        # Spans that were written before the put of the checkpoint from which they start. That put writes them again.
+        # Spans that were written before the put of the checkpoint from which they start, so without that checkpoint's
+        # id. The put writes them again, with the id.
         self.unplaced: dict[tuple[str, int], set[SpanRecord]] = {}
 
     def now(self) -> float:
@@ -358,7 +359,7 @@ class EventRecord:
             "event_id": self.event_id,
             "created_at": self.created_at,
             "kind": self.kind,
-            # A refused run has no row.
+            # A refused run has no row, so the event names no run.
             "run_id": None if self.kind == REFUSED else self.run.key[1],
             "checkpoint_ns": _clean(self.checkpoint_ns),
             "checkpoint_id": self.checkpoint_id,
@@ -432,5 +433,5 @@ class OpenRuns:
 
 
 def place_of(address: Address) -> tuple[str, str]:
-    """Return the key in `RunRecord.taken` of the records that are in a put's journal entry."""
+    """Return the key under which `RunRecord.taken` holds the records in the journal entry of a checkpoint's put."""
     return address.checkpoint_ns, address.checkpoint_id or ""

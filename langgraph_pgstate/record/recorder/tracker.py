@@ -41,7 +41,8 @@ _UNNAMED = "LangGraph"
 _UPDATE = "UpdateState"
 _MAY_FORK = ("fork", "update", "input")
 _NO_DIGITS = re.compile(r"\D")
-# Number of messages kept of an input, by kind of span. Nodes get the state, whose messages have their own rows.
+# Number of messages kept of an input, by kind of span. A few of them are enough: a node's input is the whole state, and
+# all messages of the state are recorded on their own.
 _LAST_MESSAGES = {"graph": 2, "node": 2, "chain": 1, "llm": 4, "tool": 4, "retriever": 4, "memory": 1}
 _MOST_ABANDONED = 4096
 
@@ -120,7 +121,7 @@ class Tracker:
         if kind == "chain" and task_ns and parent is not None and task_ns != parent.task_ns:
             kind = "node"
             if parent.kind == "chain" and tags and any(tag.startswith(_STEP_TAG) for tag in tags):
-                # The parent has a superstep, so it is a graph: a chain has none.
+                # The parent was taken for a chain. But this node runs in one of its supersteps, which only a graph has.
                 parent.kind = "graph"
                 if parent.name not in (_UNNAMED, parent.node):
                     parent.agent = parent.name
@@ -288,7 +289,7 @@ class Tracker:
             if columns.get("run_id") is None:
                 columns["run_id"] = run.run_id
             if run.is_new and run.traceparent is None:
-                # The traceparent is in `configurable`, which callbacks do not see.
+                # The traceparent is in `configurable`. Callbacks do not see it, so it is read from the first put.
                 run.traceparent = check_traceparent(request.merged_metadata.get("traceparent"))
             if not self._owner_keys.isdisjoint(request.merged_metadata):
                 columns = request.columns

@@ -228,7 +228,8 @@ class WriteQueue:
         spans: list[tuple[SpanRecord, int]] = []
         events: list[EventRecord] = []
         now = time.monotonic()
-        # A span is due after half an interval, because a put may leave it to the writer, which runs once per interval.
+        # The writer runs once per interval. It writes spans that have waited for half an interval. If they had to wait
+        # for a whole interval, a span that a put has left to the writer could wait for almost two.
         arrived, begun, taken = now - self.settings.interval, now - self.settings.interval / 2, now - _TAKEN_SECONDS
         is_complete = True
         with self._lock:
