@@ -274,7 +274,7 @@ class LeaseRegistry:
             return run
 
     def _find(self, thread_id: str, run: Run | None) -> HeldLease | None:
-        """Return the lease under which a run or the enclosing block may write to a thread. The run may have ended."""
+        """Return the lease under which a run, even an ended one, or the enclosing block may write to a thread."""
         held = None if run is None else run.leases.get(thread_id)
         if held is not None and not held.has_ended:
             return held.check()
@@ -302,7 +302,7 @@ class LeaseRegistry:
     def _explain(
         self, error: LeaseHeldError, run: Run | None, call_site: CallSite, since: float
     ) -> LeaseHeldError | None:
-        """Return the error for a held lease; `None` if its run may be about to end."""
+        """Return the error for a held lease; `None` if the caller should wait, because its run may be about to end."""
         for other in self._others(error.thread_id, run):
             if other.lease.fencing_token == error.fencing_token:
                 is_task = isinstance(other.starter, asyncio.Task)

@@ -147,7 +147,7 @@ def cost_of(
 
 
 async def gather_costs(db: Connection, queries: Queries, thread_id: str) -> bool:
-    """Prepare `keep_costs`: if there are budgets, move a thread's journal entries into the tables.
+    """Prepare `keep_costs`, which reads the tables: if there are budgets, move a thread's journal entries into them.
 
     Call it before deleting the record. One statement if there are no budgets; safe to repeat.
 

@@ -69,7 +69,8 @@ async def resolve_written(
 
 @cache
 def _plain_codec() -> ValueCodec:
-    # Messages are recorded with LangGraph's own serializer only. Objects of other classes are read as plain data.
+    # The saver's own serializer is not needed. Messages are recorded only if it is LangGraph's own, whose messages this
+    # one reads, too. Of other objects only the plain data is read.
     return ValueCodec(plain_serializer())
 
 

@@ -116,7 +116,8 @@ async def check_not_done(
 ) -> None:
     """Raise an error if a person has already done an action. Call it in the action's transaction, before `note_action`.
 
-    A lock is held until the transaction ends. If two persons do the same on a thread, the second is refused.
+    The action is locked until the transaction ends. So if two persons do the same on a thread at once, the second waits
+    for the first and is refused.
 
     Args:
         db: The connection.

@@ -237,7 +237,7 @@ class AsyncPGStateSaver(CommonSaver):
         workers: Sequence[str] = (),
         audit: bool = False,
     ) -> None:
-        """Async twin of `PGStateSaver.setup`. LangGraph's own async saver has the same name for it."""
+        """Async twin of `PGStateSaver.setup`. Named `setup`, not `asetup`, as in LangGraph's own async saver."""
         given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers, "audit": audit}
         await self._database.whole.run(schema.setup, self._queries, with_metadata_index=metadata_index, **given)
         self._saver_cache.schema_checked = True
