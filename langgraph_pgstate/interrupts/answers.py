@@ -229,8 +229,8 @@ async def answer_by_default(
                 if await _put_answer(db, queries, codec, interrupted.place, interrupt, request):
                     place = (*interrupted.place, interrupt.interrupt_id)
                     given.append(Answer(*place, value, None, now, True, request.answer_id))
-            # If an answer was given, a run resumes the thread and raises the unanswered interrupts again. They then
-            # belong to that run, so the interrupted run needs no later time for its default answer.
+            # If an answer was given, a new run resumes the thread and raises the unanswered interrupts again, as its
+            # own interrupts. So the default answer of the interrupted run does not become due again.
             later = None if given else min((one.asked_at + after for one in asked if one.error is None), default=None)
             await db.execute(queries.set_answer_at, {**key, "answer_at": later})
     except PGStateError:
@@ -329,7 +329,7 @@ def command_for(answer: Answer) -> Command[Any]:
     """Return the command that resumes a graph with one answer."""
     if _is_digest(answer.interrupt_id):
         return Command(resume={answer.interrupt_id: answer.value})
-    # LangGraph did not make this id, so `resume` cannot name the interrupt by it.
+    # LangGraph takes only digests as the ids of interrupts in `resume`. This id is none, so leave it out.
     return Command(resume=answer.value)
 
 

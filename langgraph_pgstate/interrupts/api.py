@@ -74,7 +74,7 @@ class AsyncInterrupts:
 
         If the interrupted run was enqueued, a run that resumes it is enqueued in the same transaction, and a worker
         runs it. Otherwise the graph does not run yet: invoke the graph with the returned command, or get the command in
-        any process with `resume`. A call that is repeated after a lost connection finds its own answer.
+        any process with `resume`. If the connection is lost, this call tries again, and recognizes its own answer.
 
         Args:
             thread_id: The thread.
@@ -111,7 +111,7 @@ class AsyncInterrupts:
         Raises:
             ConfigurationError: If the interrupted run was not enqueued, or there are several interrupts and none is
                 named. Nothing was written.
-            PGStateError: Like `answer`.
+            PGStateError: Another error that `answer` raises.
         """
         return self._runs.handle(*await self._answer_run(thread_id, value, by, interrupt_id))
 

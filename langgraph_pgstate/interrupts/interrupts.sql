@@ -8,7 +8,8 @@ LIMIT :page_size;
 
 -- name: get_interrupts
 -- Return the open interrupts at some checkpoints, oldest first: interrupts of unfinished tasks whose checkpoint is the
--- newest of its thread. Optional filters: the thread's user, tenant and agent, and `scope`, what the caller may see.
+-- newest of its thread. Optional filters are the thread's user, tenant and agent, and `scope`: metadata of the threads
+-- that the caller may see.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: threads.title
 -- matches: threads.metadata from scope
@@ -40,8 +41,8 @@ SELECT checkpoint_id FROM /*schema*/checkpoints WHERE thread_id = :thread_id::te
 ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: get_answered
--- Return the newest answer to an interrupt, even if the thread has continued, with the interrupted task's last
--- question.
+-- Return the newest answer to an interrupt, and the last question of the interrupted task, even if the thread has
+-- continued.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: answers.value with checkpoint_ns = ''
 SELECT a.checkpoint_id, a.task_id, a.answered_at, a.answered_by, a.value_type, a.value, a.is_default, r.run_id,

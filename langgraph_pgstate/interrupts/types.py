@@ -19,8 +19,8 @@ class InterruptFilter(OwnerFilter, total=False):
     Attributes:
         answered: Return threads with answers that no run has used yet, instead of threads with unanswered interrupts.
         scope: Only threads whose metadata contain this, because the caller may see only these.
-        scan: Maximum number of interrupts to read, including answered interrupts, in three round trips; at most 1,000.
-            By default, up to 5,000 are read in pages of 200.
+        scan: Maximum number of interrupts to read, at most 1,000; answered interrupts count, too. They are read
+            together, in three round trips. By default, up to 5,000 are read, in pages of 200.
     """
 
     answered: bool

@@ -110,7 +110,7 @@ class AgentServer(Starlette):
 
     def __init__(self, opening: Callable[[], Any], graphs: Mapping[str, Any], options: ServerOptions) -> None:
         check_options(type(self), options, ServerOptions)
-        # With the inspector, no graph need be given: its pages can be read without graphs.
+        # With the inspector, `graphs` may be empty, because the inspector's pages can be read without graphs.
         self._opening, self._sources = opening, graph_sources(graphs) if graphs or not options.get("inspector") else {}
         self._store, self._is_read_only = options.get("store"), options.get("read_only", False)
         self._memory = options.get("memory")
@@ -221,7 +221,7 @@ class AgentServer(Starlette):
 
     def _open_tenant(self, service: Service, tenant: str, stack: AsyncExitStack) -> Service:
         """Return the service of one tenant. The stack closes the service's state and store."""
-        # `for_tenant` would return a state that other code of the application may share, so make a state of our own.
+        # `for_tenant` would return a state that other code may share. The stack closes this state, so make a new one.
         state = tenant_state(service.state, tenant)
         stack.push_async_callback(state.close)
         core = core_of(state)
@@ -284,7 +284,8 @@ def _limits_of(options: ServerOptions) -> BodyLimits:
 
 
 def _pages() -> Mount:
-    # The inspector is a layer above the server, so the server may not import it by an `import` statement.
+    # The inspector is a layer above the server, and a module may not contain an `import` of a higher layer. So import
+    # the inspector by its name.
     try:
         inspector = import_module("langgraph_pgstate.inspector.app")
     except ImportError as error:

@@ -1,7 +1,7 @@
 """Operations on assistants.
 
-Each graph has an assistant of its own. Its ids are the graph's name, and a UUID that is made from the name. All other
-assistants are stored.
+Each graph has an assistant of its own, which is not stored. This assistant has two ids: the graph's name, and a UUID
+that is made from the name. All other assistants are stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from langgraph_pgstate.threads.types import Thread
 from langgraph_pgstate.worker.graphs import Access as GraphAccess
 
 _SORT_KEYS: Final = {"graph_id": "graph"}
-# Keys of a config that identify a run and the place where it continues.
+# Keys of a config that say which run this is and where it starts.
 _PLACES: Final = frozenset(
     {"assistant_id", "graph_id", "thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map"}
 )
@@ -61,8 +61,8 @@ class Chosen:
     def config_of(self, given: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
         """Return the config of a run. Values of the run override those of the assistant.
 
-        `configurable` also gets the values of the assistant's and the run's context, except keys that say where a run
-        continues.
+        `configurable` also gets the values of the assistant's and the run's context, except keys that say
+        which run this is and where it starts.
         """
         merged = {**self.config, **given}
         for name, first, last in (("configurable", self.context, context), ("metadata", None, None)):
@@ -92,7 +92,7 @@ class Chosen:
 
 
 def _settings(context: Any) -> dict[str, Any]:
-    """Return the values of a context or of `configurable`, without the keys that identify a run or its place."""
+    """Return a context or `configurable` without the keys that say which run this is and where it starts."""
     found = context if isinstance(context, Mapping) else {}
     return {name: value for name, value in found.items() if name not in _PLACES}
 
@@ -300,7 +300,7 @@ async def open_graph(
     access: GraphAccess = "threads.read",
     saver: BaseCheckpointSaver[str] | None = None,
 ) -> AsyncIterator[Graph]:
-    """Provide the graph of a thread. A function that makes graphs gets the config of the thread's assistant."""
+    """Provide the graph of a thread. If a function makes the graph, it gets the config of the thread's assistant."""
     async with call.graph(name, await _thread_config(call, name, thread), access, saver) as graph:
         yield graph
 

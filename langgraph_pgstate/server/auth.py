@@ -32,7 +32,8 @@ _ARGUMENTS: Final = (
 _OF_THREADS: Final = ("create", "create_run", "read", "update", "delete", "search")
 _OPERATORS: Final = ("$eq", "$contains")
 _COMBINING: Final = ("$and", "$or")
-# Maximum number of alternatives of a filter. A `$and` of several `$or` multiplies their alternatives.
+# Maximum number of alternatives of a filter. A `$and` of several `$or` multiplies the numbers of their alternatives,
+# so a short filter could have very many.
 _MOST_ALTERNATIVES: Final = 1000
 
 
@@ -164,7 +165,7 @@ class Authority:
         """Ask the most specific handler whether a user may do something. The handler may change `value`.
 
         Returns:
-            The metadata to which the operation is limited; `None` for no limit.
+            The metadata that an object must contain so that the operation may reach it; `None` for all objects.
 
         Raises:
             HTTPException: 403 if the handler refuses the action; or the handler's own exception.

@@ -21,10 +21,10 @@ from langgraph_pgstate.options import TtlStrategy
 from langgraph_pgstate.server.json import PATH
 
 Json = dict[str, Any]
-# Limits of metadata. Metadata are converted on the event loop, indexed, and read with each page of threads.
+# Limits of metadata, because metadata are converted on the event loop, indexed, and read with each page of threads.
 _METADATA_VALUES: Final = 10_000
 _METADATA_BYTES: Final = 256 * 1024
-# Limits of conditions on states and items. Each value is compared with every condition.
+# Limits of conditions on states and items, because each state or item is compared with every condition.
 _CONDITION_VALUES: Final = 1000
 _MOST_TAGS: Final = 1000
 # Maximum number of tasks of one superstep. LangGraph prepares all of them at once, and the event loop waits meanwhile.
@@ -259,7 +259,7 @@ class StateUpdate(Update):
 
 
 def _place(value: Any) -> Any:
-    """Return the id of the checkpoint that is given as a config, a checkpoint or an id."""
+    """Return the id of a checkpoint. A client may give the id itself, the checkpoint, or a config that names it."""
     if isinstance(value, Mapping):
         configurable = value.get("configurable", value)
         value = configurable.get("checkpoint_id") if isinstance(configurable, Mapping) else None

@@ -121,7 +121,7 @@ _STATUSES: Final = {"pending": "started", "running": "running", "success": "comp
 
 
 class CommandError(Exception):
-    """The refusal of a command, for its response.
+    """An error by which a command is refused. The client receives its code and its message.
 
     Args:
         code: The protocol's code.

@@ -24,7 +24,7 @@ from langgraph_pgstate.server.runs import arguments_of, check_webhook, config_of
 from langgraph_pgstate.server.service import Access, Call
 from langgraph_pgstate.server.streams import kept_modes
 
-# The thread of a failed run is kept for this time, although the cron deletes its threads.
+# If a cron deletes the threads of its runs, the thread of a failed run is kept for this time.
 _THREAD_TTL: Final = timedelta(hours=1)
 _COLUMNS: Final = {"cron_id": "name", "assistant_id": "graph", "next_run_date": "next_at", "end_time": "end_at"}
 # Metadata that name the assistant in runs and threads.
@@ -151,7 +151,8 @@ async def delete(call: Call) -> Response:
 async def search(call: Call) -> Response:
     """Return a page of crons, including schedules that were created in Python.
 
-    With `auth`, the page has the crons on threads that the user may see, or the crons that a handler on `crons` allows.
+    With `auth`, a cron on a thread is returned only if the user may see the thread. If a handler on `crons` decides,
+    each cron must also pass its filter. Otherwise a cron without a thread must belong to the user.
     """
     body = call.body
     filters = await _filters(call, body, body.limit, body.offset)
@@ -218,7 +219,7 @@ async def _found(call: Call, cron_id: str, access: Access) -> Schedule:
 
 
 async def _check_thread(call: Call, schedule: Schedule, action: str, value: dict[str, Any]) -> None:
-    """Ask whether the caller may do something with the thread of a cron; the handler may change `value`.
+    """Ask whether the caller may do something with a cron's thread. The handler of `Auth` may change `value`.
 
     Raises:
         HTTPException: 404 if the cron has a thread and the caller may not do it; 403 if the cron has no thread and the

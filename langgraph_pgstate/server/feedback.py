@@ -65,7 +65,7 @@ async def metrics(call: Call) -> Response:
         raise refuse(403, f"the user must have the permission {METRICS_PERMISSION!r}, because metrics cover all users")
     service = call.service
     if service.metrics is None:
-        # The metrics are created at the first request. A server whose metrics are never read does not measure.
+        # The metrics are made at the first request for them, so a server whose metrics are never read does not measure.
         service.metrics = Metrics(service.state)
     body, content_type = await service.metrics.expose(call.request.headers.get("accept", ""))
     return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})

@@ -94,7 +94,7 @@ class ServedGraphs:
         access: Access = "threads.read",
         saver: BaseCheckpointSaver[str] | None = None,
     ) -> AsyncIterator[Graph]:
-        """Provide a graph that uses `saver`, or else the server's saver. A function that makes graphs gets `config`."""
+        """Provide a graph that uses `saver` or the server's saver. If a function makes the graph, it gets `config`."""
         given = (config or {}).get("configurable") or {}
         configurable = with_user({"assistant_id": self.id_of(name), **given, "graph_id": name})
         async with self._sources[name].aopen({**(config or {}), "configurable": configurable}, access) as graph:

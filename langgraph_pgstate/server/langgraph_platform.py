@@ -203,7 +203,7 @@ class _Opened:
 # Writers replace the whole tuple, so that it can be read without a lock.
 _opened: tuple[_Opened, ...] = ()
 _opening = threading.Lock()
-# The library of the embedded server counts its users in a file, and is not thread-safe.
+# The library that starts and stops the embedded server is not thread-safe: it counts the server's users in a file.
 _embedding = threading.Lock()
 
 
@@ -212,10 +212,10 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
     """Provide the saver of the running event loop, in the form that the Agent Server expects.
 
     The saver never blocks the loop. Its connections are closed at the end of the block. With `BG_JOB_ISOLATED_LOOPS`,
-    the server does not leave the block: the connections end with the process, and no data is lost.
+    the Agent Server does not leave the block. The connections then end with the process, and no data is lost.
 
     Raises:
-        ConfigurationError: If a `PGSTATE_*` variable is invalid, or the server refuses the connection.
+        ConfigurationError: If a `PGSTATE_*` variable is invalid, or PostgreSQL refuses the connection.
         UnavailableError: If PostgreSQL does not respond.
         SchemaError: If the tables do not match this package and `PGSTATE_SETUP` forbids migrating them.
     """

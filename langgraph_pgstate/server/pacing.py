@@ -116,7 +116,7 @@ def pieces(batch: deque[Waiting[Any]]) -> Iterator[bytes]:
         if small:
             yield b"".join(small)
         else:
-            # `large` keeps the bytes until they are sent, so that other streams that wait for them find them.
+            # `large` keeps the bytes in memory until they are sent, so that streams of the same item can share them.
             large = batch.popleft()
             yield from _parts(large.data)
             del large
@@ -228,7 +228,7 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
     """Return a response with a list of values. A short list is read first; a longer list is read while it is sent.
 
     Args:
-        values: The values, as they are read.
+        values: A generator that reads the values.
         headers: Headers of the response.
 
     Raises:
@@ -323,7 +323,7 @@ def _parts(data: bytes) -> Iterator[bytes]:
 async def clean_up(do: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     """Clean up after a request, even if it is cancelled.
 
-    Errors are ignored. For example, a stateless run's thread that could not be deleted expires later.
+    Errors are ignored. For example, an undeleted thread of a stateless run does no harm, because it expires later.
     """
     with suppress(Exception):
         await finish(do())

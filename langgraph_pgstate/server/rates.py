@@ -24,8 +24,8 @@ _MOST: Final = 1_000_000
 class RateLimit:
     """The maximum number of requests that each user may send in a minute, at once or one after another.
 
-    Processes that are forked later count together, in one megabyte of shared memory, for any number of users. Counting
-    takes no lock, so two requests that two processes count at the same moment may count as one.
+    Processes that are forked after this object is made count together, in one megabyte of shared memory, for any number
+    of users. Counting takes no lock, so two requests that two processes count at the same moment may count as one.
 
     Args:
         per_minute: Number of requests.
@@ -59,7 +59,7 @@ class RateLimit:
             raise refuse(429, text, {"Retry-After": str(math.ceil(wait))})
 
     def count(self, key: str, now: float) -> float:
-        """Count a request and return 0; or return the seconds to wait, and do not count the request."""
+        """Count a request and return 0. If there were too many, return the seconds to wait, and do not count this."""
         # Forked processes compute the same hashes. Zero marks a free entry, so no user may have the hash 0.
         user = hash(key) or 1
         first = user % _SETS * _WAYS
@@ -88,5 +88,5 @@ def _address(request: Request) -> str:
         address = ipaddress.IPv6Address(host)
     except ValueError:
         return host
-    # One client can use all addresses of an IPv6 network.
+    # Count requests by IPv6 network, because one client can use all addresses of a network.
     return str(address.ipv4_mapped or int(address) >> 64)

@@ -52,7 +52,7 @@ class Operation:
 
     @property
     def part(self) -> str:
-        """The name in the option `disabled` that leaves the operation out. No name leaves `ok` out."""
+        """The part to which the operation belongs. The option `disabled` can leave out each part except `ok`."""
         if self.name in ("info", "openapi", "metrics", "analytics"):
             return "meta"
         # Commands start runs, so they belong to the part `runs`.

@@ -203,7 +203,7 @@ class Call:
         access: GraphAccess = "threads.read",
         saver: BaseCheckpointSaver[str] | None = None,
     ) -> AbstractAsyncContextManager[Graph]:
-        """Provide a graph. A function that makes graphs gets the config, with the caller as its user."""
+        """Provide a graph. If a function makes the graph, it gets the config, with the caller as its user."""
         user = {} if self.user is None else {**self.user.configurable, "user_id": self.user.identity}
         configurable = {**(config.get("configurable") or {}), **user}
         return self.service.graphs.open(name, {**config, "configurable": configurable}, access, saver)
@@ -245,9 +245,9 @@ class Call:
         return None if self.user is None else self.user.identity
 
     def owner_of(self, value: Mapping[str, Any]) -> ThreadOwner | None:
-        """Return the user, the tenant and the metadata of a thread that the caller copies; `None` without a user.
+        """Return the owner and the metadata of a copy that the caller makes of a thread; `None` without a user.
 
-        The metadata are those in `value`.
+        The copy belongs to the caller and the caller's tenant. Its metadata are those in `value`.
         """
         if self.user is None:
             return None

@@ -39,8 +39,8 @@ _BACKLOG: Final = 2048
 # of a response.
 _HEAD_SECONDS: Final = 15.0
 _TAKING_SECONDS: Final = 60.0
-# Seconds after which requests are ended when the server stops. A client that reads nothing would keep a request for
-# ever.
+# Seconds after which requests are ended when the server stops. Otherwise a client that reads nothing could keep the
+# server from stopping.
 _GRACE_SECONDS: Final = 10
 # A parameter of glibc: the minimum size of blocks that are returned to the system when they are freed. By default,
 # glibc raises the size to that of the first large block, and then keeps freed memory.
@@ -141,7 +141,8 @@ def run(
     _give_back_memory()
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
-    # uvicorn restores these handlers when it ends, so that they work while the worker drains.
+    # Set these handlers before uvicorn sets its own. When uvicorn ends, it restores them, so that signals are handled
+    # while the worker drains.
     before = {number: signal.signal(number, server.handle_exit) for number in _SIGNALS}
     executor = ThreadPoolExecutor(threads)
     loop.set_default_executor(executor)
@@ -238,7 +239,7 @@ class _Server(uvicorn.Server):
         self.exit_code = 0
 
     async def on_tick(self, counter: int) -> bool:
-        """Close the stalled connections every second, because uvicorn would keep them."""
+        """Close the stalled connections every second. uvicorn itself does not close them."""
         if counter % 10 == 0:
             now = time.monotonic()
             self._stalls = {one: _Stall.of(one, self._stalls.get(one), now) for one in self.server_state.connections}

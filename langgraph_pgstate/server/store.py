@@ -160,7 +160,7 @@ def item_of(item: Item) -> dict[str, Any]:
 
 
 async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
-    """Ask whether the caller may do something; the handler may change the namespace.
+    """Ask whether the caller may do something. The handler of `Auth` may change the namespace.
 
     If no handler decides, a user may use namespaces that begin with the user's identity. A search without a namespace
     searches these namespaces.

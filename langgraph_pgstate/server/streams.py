@@ -137,9 +137,9 @@ class Reader:
     async def is_gone(self, *, now: bool = False) -> bool:
         """Return whether the client may no longer read the thread.
 
-        Without `now`, a result of the last few seconds may be returned.
+        Without `now`, the result of a check in the last few seconds is still used.
 
-        Return false for a deleted thread, because its run ends, and so does the response.
+        For a deleted thread, return false: its run ends, and the response ends with the run.
         """
         is_known = not now and time.monotonic() - self._checked_at < pacing.HEARTBEAT_SECONDS
         if self._scope is None or is_known:
@@ -216,7 +216,7 @@ class Conversion:
         """Yield the names and the data of the SDK's events for one event."""
         mode, data = event.event, event.data
         if mode == "end":
-            # The stream ends with the run, as on LangGraph's own server.
+            # Clients get no event of the run's end: the stream just ends, as on LangGraph's own server.
             return
         if mode in _CONTROL:
             yield mode, short_error(data) if mode == "error" else data

@@ -56,7 +56,7 @@ class TenantParts(Generic[T]):
 
         Args:
             tenant: The tenant.
-            scope: The ASGI scope of the request, within `request_of`.
+            scope: The ASGI scope of the request, inside a block of `request_of`, which releases the part at its end.
 
         Raises:
             Exception: The error that `open` raises. Everything that `open` has registered on the stack is closed.

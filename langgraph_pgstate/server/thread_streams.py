@@ -115,7 +115,7 @@ class _Readable:
             while not await self.is_there():
                 joined: Any = self._call.state.runs.join_thread(self.thread_id)
                 async with aclosing(joined) as events:
-                    # The next event of the thread ends the wait, too.
+                    # An event of the thread also ends the wait, because it shows that the thread exists now.
                     first = [asyncio.ensure_future(anext(events))] if listens else []
                     try:
                         seconds = max(0.0, due_at - time.monotonic())

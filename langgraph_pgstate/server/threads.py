@@ -89,9 +89,9 @@ async def _with_supersteps(call: Call, thread: Thread, supersteps: Sequence[Supe
 
 
 async def _existing(call: Call, thread_id: str, scope: Alternatives | None, *, is_changed: bool) -> Thread:
-    """Return a thread that exists already, if the caller may read it and, with `is_changed`, change it.
+    """Return a thread that exists already, although the caller wanted to create it.
 
-    The right to create threads is not enough.
+    The right to create threads is not enough: the caller must be allowed to read and, if `is_changed`, to change it.
 
     Raises:
         HTTPException: 403 if a handler refuses the caller; 409 with `is_changed` if a run is on the thread.
@@ -277,7 +277,7 @@ async def _values_of(graph: Graph, update: Update) -> Any:
 async def _settle(call: Call, graph: Graph, thread_id: str) -> str:
     """Set the status of a thread after an update of its state, and return the status.
 
-    An update that ends the graph or skips a waiting node leaves no interrupt.
+    The status is `interrupted` if nodes are next. Otherwise the update has ended the graph, and the status is `idle`.
     """
     left = await graph.aget_state(config_at(thread_id))
     status = "interrupted" if left.next else "idle"
@@ -314,7 +314,7 @@ async def get_history(call: Call) -> Any:
     async def is_wanted(state: StateSnapshot) -> bool:
         """Return whether a state or its run has the nested metadata.
 
-        LangGraph copies only flat metadata from runs to states.
+        LangGraph copies only flat metadata from a run to its states, so nested metadata are read from the run.
         """
         found: Mapping[str, Any] = state.metadata or {}
         run_id = found.get("run_id")

@@ -60,7 +60,8 @@ class _Message:
     def add(self, message: BaseMessage) -> Iterator[Part]:
         for place, block in enumerate(_blocks_of(message)):
             kind = block.get("type")
-            # Blocks without an index are distinguished by type, because each chunk numbers its blocks from 0.
+            # A block without an index is identified by its type and its place in the chunk. The place alone is not
+            # enough, because the first block of each chunk has the place 0.
             key = block["index"] if block.get("index") is not None else (kind, place)
             known = self._blocks.get(key)
             if known is None:
@@ -184,9 +185,9 @@ class EventFilter:
 class Translation:
     """A translator of the events of a thread to those of the protocol, for one stream.
 
-    The translation of an event depends on the earlier events of its run, so all events are translated. Ids are the same
-    in all streams. Sequence numbers grow with time, also from run to run. The numbers of a run begin with the time of
-    its first stored event, in microseconds.
+    The translation of an event depends on the earlier events of its run. So events are translated even if the client
+    does not want them. An event has the same id in all streams. Sequence numbers grow from event to event, also from
+    run to run, because the numbers of a run begin with the time of its first stored event, in microseconds.
 
     Args:
         wanted: The events that the client wants.
@@ -246,7 +247,8 @@ class _Run:
         """Return the first sequence number for an event of the run. The caller skips numbers that are already used."""
         distance = _number_of(event.id) * _SEQS_PER_EVENT
         if self._start is None and event.stored_at is not None:
-            # If earlier events are no longer stored, this event's time is used. The number still exceeds theirs.
+            # If the run's first events are no longer stored, use the time of this event. Its number still exceeds the
+            # numbers that the earlier events had.
             self._start = microseconds(event.stored_at) - max(0, distance - _SEQS_PER_EVENT)
         return (self._start or 0) + distance
 
@@ -304,7 +306,7 @@ class _Run:
             if isinstance(interrupt, Interrupt) and interrupt.id not in self._interrupt_ids:
                 self._interrupt_ids.add(interrupt.id)
                 asking = {"interrupt_id": interrupt.id, "payload": interrupt.value}
-                # The Python SDK reads `value`, and the JavaScript SDK another name.
+                # The Python SDK reads `value`, and the JavaScript SDK reads `payload`.
                 yield "input", namespace, {**asking, "value": interrupt.value}, None
 
     def _task(self, namespace: tuple[str, ...], data: Any) -> Iterator[Translated]:
@@ -343,10 +345,10 @@ class _Run:
 
 
 def _custom(data: Any) -> dict[str, Any]:
-    """Return the data of a custom event. They contain the object that a node wrote, as `payload`.
+    """Return the data of a custom event. The key `payload` holds the object that a node wrote.
 
-    If the object has a `name`, its fields are copied beside `payload`. Clients read it by `thread.extensions[name]`,
-    which yields the whole event in the Python SDK, but only the `payload` in the JavaScript SDK.
+    If the object has a `name`, its fields are copied beside `payload`. Clients read such an event by
+    `thread.extensions[name]`: the Python SDK then yields all these data, but the JavaScript SDK only the `payload`.
     """
     name = data.get("name") if isinstance(data, Mapping) else None
     return {"payload": data, **data} if isinstance(name, str) and name else {"payload": data}
