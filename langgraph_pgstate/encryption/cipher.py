@@ -4,8 +4,9 @@
     text    `pgs1:` and base64 of the same without its first four bytes
 
 The associated data are table, column and key of the row, so a value that was moved to another row, column or table does
-not decrypt. Each thread, or other first part of a row's key, has its own key, derived from the data key by
-HMAC-SHA-256. So a data key can encrypt more values than random nonces of 12 bytes allow under one key.
+not decrypt. A value is encrypted under a subkey, which HMAC-SHA-256 derives from the data key and the first part of the
+row's key, such as the thread. Random nonces of 12 bytes limit the number of values under one subkey, so a data key can
+encrypt more values than without subkeys.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class DataKey:
     def __init__(self, id: str, scope: str, secret: bytes) -> None:
         self.id, self.scope = id, scope
         self._raw_id, self._secret = bytes.fromhex(id), secret
-        # The cipher and the key of deterministic nonces, by the first part of a row's key.
+        # By the first part of a row's key: the cipher of the subkey, and the key from which stable nonces are made.
         self._subkeys: dict[str, tuple[Any, bytes]] = {}
 
     def __repr__(self) -> str:

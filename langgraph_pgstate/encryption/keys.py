@@ -185,7 +185,7 @@ class KeyRing:
             MissingKeysError: If the key of digests is not in memory.
         """
         if isinstance(value, float) and value.is_integer():
-            # PostgreSQL compares numbers by their values.
+            # 1.0 must get the digest of 1, because PostgreSQL treats the two numbers as equal.
             value = int(value)
         text = json.dumps(value) if type(value) is int else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
         return self._current_key(_SEARCH).digest(f"{BOUND_AS.get(column, column)}\0{key}", text.encode())
@@ -229,7 +229,7 @@ class KeyRing:
     def note_owner(self, thread_id: str, owner: Callable[[], Mapping[str, Any]]) -> None:
         """Remember the owner that a config or a new row names for a thread.
 
-        Parts of the owner that are known already, as from the thread's row, stay as they are.
+        Parts of the owner that are known already, for example from the thread's row, stay as they are.
 
         Raises:
             MissingKeysError: If only some parts are named, and none is known. The thread's row may name the others.
@@ -527,7 +527,7 @@ class KeyRing:
 
 
 class HeldKeys(KeyRing):
-    """The data keys of one operation that has missed some. Keys that it has loaded or used stay until it ends.
+    """The data keys of one operation that had to load some. Keys that it has loaded or used stay until it ends.
 
     So the operation can end even if it takes longer than `cache_for`, or needs more keys than `max_cached`.
 

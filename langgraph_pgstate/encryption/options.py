@@ -144,9 +144,9 @@ class Encryption:
     def from_environment(
         cls, environment: Mapping[str, str], *, accept_plain: bool = False, key: MasterKey | None = None
     ) -> Encryption | None:
-        """Return the encryption that environment variables configure, for commands; `None` if they name no key.
+        """Return the encryption that environment variables configure, for commands.
 
-        If no variable names a key, `key` is the master key, if given.
+        If no variable names a master key, `key` is used instead. If there is no `key` either, return `None`.
 
         `PGSTATE_ENCRYPTION_KEYS` lists master keys, like `env:NAME,file:PATH`. `PGSTATE_ENCRYPTION_SCOPE`,
         `PGSTATE_ENCRYPTION_READABLE`, `PGSTATE_ENCRYPTION_SEARCHABLE` and `PGSTATE_ENCRYPTION_SEARCH` are the arguments

@@ -35,7 +35,7 @@ class Accesses:
         self._is_closed = False
 
     def add(self, namespace: Namespace, key: str, refreshes: bool, count: int = 1) -> None:
-        """Count reads of an item. `refreshes` extends the item's time to live, if it has one."""
+        """Count reads of an item. With `refreshes`, they also extend the item's time to live, if it has one."""
         with self._lock:
             is_first = not self._waiting
             if self._is_closed or len(self._waiting) >= _MAX_WAITING:

@@ -111,7 +111,7 @@ class _Steps:
         self._state, self._store, self._extract, self._options = state, store, extract, options
 
     async def extract(self, given: _Extraction) -> _Extraction:
-        """Extract the memories of a run, unless some of them are stored.
+        """Extract the memories of a run. If memories of this run are stored already, extract none.
 
         If the call is cancelled while `extract` runs in an OS thread, the function continues. Its result is dropped.
         """

@@ -30,7 +30,8 @@ class Condition(NamedTuple):
 def conditions_of(filter: Mapping[str, Any] | None) -> dict[str, list[str]]:
     """Return a filter as parameters: `paths` as array literals, `operators`, and `operands` as JSON.
 
-    A mapping as the value of a field holds operators, or is compared field by field, as in LangGraph's stores.
+    If the value of a field is a mapping, it holds either operators, or inner fields that are each compared. LangGraph's
+    stores use the same rule.
 
     Raises:
         ConfigurationError: If the filter has an unknown operator, is not a mapping, or cannot be represented as JSON.

@@ -22,8 +22,8 @@ class Gathering(Generic[C, R]):
         names: Returns the names of a call. Calls with a common name are run one after another, in their order. The
             number of names is the size of a call.
         most: Maximum total size of calls that are run together. A larger call is run alone.
-        patience: Seconds that calls wait for the end of calls in progress, to be run together. With 0, only calls in
-            the same iteration of the event loop run together.
+        patience: Seconds for which calls wait for the end of calls in progress, so that more calls can be run together.
+            With 0, only calls in the same iteration of the event loop run together.
     """
 
     def __init__(

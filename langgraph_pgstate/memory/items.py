@@ -163,7 +163,7 @@ async def put(
         origin: The origin of all items, or of each item.
         traits: The items' properties besides their values.
         is_unindexed: Whether embeddings are missing because a model failed. Other processes may have further indexes,
-            which are not in `embedded`. The statement itself marks items whose embeddings are missing there.
+            which are not in `embedded`, so embeddings are missing there, too. The statement itself checks that.
         expected_version: The version that the items must have; 0 if they must not exist. If one item has another
             version, nothing is stored, and the result is false.
 

@@ -34,7 +34,7 @@ async def move_large_namespaces(runner: Runner, queries: Queries, size: int = LA
 async def move_waiting(runner: Runner, queries: Queries) -> int:
     """Put waiting items of known large namespaces into the approximate indexes. Return their number.
 
-    Unlike `move_large_namespaces`, it does not search for new large namespaces, which reads all items.
+    Unlike `move_large_namespaces`, it does not search for new large namespaces: that search reads all items.
     """
     run, moved = runner.run, 0
     for namespace, is_ready in await run(list_unmoved, queries):

@@ -393,7 +393,7 @@ class Forgetting:
     def parameters(self) -> dict[str, Any]:
         """The parameters of the statements that find the memories."""
         where = literal(self.prefix)
-        # No namespace sorts between `prefix` and `prefix` with the smallest possible label added.
+        # This range has only the namespace `prefix`. The next one in order is `prefix` with the smallest label added.
         exact = {"lower": where, "upper": literal([*self.prefix, "\x01"])}
         return {
             **(range_of(self.prefix)._asdict() if self.key is None else exact),
@@ -460,7 +460,7 @@ async def list_versions(
 
 
 async def version_to_restore(db: Connection, queries: Queries, namespace: Namespace, key: str, version: int) -> Row:
-    """Return a version of an item, with the item's index options and its end. One round trip.
+    """Return a version of an item, with the item's index options and the time at which it ends. One round trip.
 
     Raises:
         NotFoundError: If there is no such version.
@@ -548,7 +548,9 @@ def _stale(namespace: Namespace, key: str, expected_version: int, newest: Sequen
 
 
 async def version_to_change(db: Connection, queries: Queries, namespace: Namespace, key: str, version: int) -> Row:
-    """Return the current version of an item, with its index options and its end. Two round trips at most.
+    """Return the current version of an item, with its index options and the time at which it ends.
+
+    Two round trips at most.
 
     Raises:
         StaleMemoryError: If the item has another version.

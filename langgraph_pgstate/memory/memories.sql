@@ -218,7 +218,7 @@ LIMIT :page_size::integer OFFSET :offset::integer;
 -- Add counts of reads to items, and extend times to live.
 UPDATE /*schema*/memories m SET
     accessed_at = now(), access_count = m.access_count + g.count,
-    -- Use UTC, because Citus requires an immutable expression, as in `replace_checkpoint`.
+    -- Use UTC, because addition in the session's time zone is not immutable, as Citus requires here.
     expires_at = CASE WHEN g.refreshes AND m.ttl IS NOT NULL
         THEN (g.at AT TIME ZONE 'UTC' + m.ttl) AT TIME ZONE 'UTC' ELSE m.expires_at END
 FROM (SELECT now() AS at, r.* FROM unnest(:namespaces::text[], :keys::text[], :counts::integer[], :refreshed::boolean[])

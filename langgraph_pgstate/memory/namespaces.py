@@ -16,15 +16,15 @@ Namespace = tuple[str, ...]
 
 # No label begins with this noncharacter, so an array with it sorts after all namespaces.
 _LAST: Final = "\U0010ffff"
-# Bytes that a namespace takes in an index entry: once for its array, and for each label besides the label's text.
+# Bytes of a namespace in an index entry besides the texts of its labels: once for the array, and for each label.
 _ARRAY_BYTES, _LABEL_BYTES = 24, 8
 
 
 class Range(NamedTuple):
     """The namespaces that begin with some labels. They sort from `lower` on and before `upper`, as array literals.
 
-    `upper` has the same labels, with `\\x01` added to the last one. No label sorts between the two last labels, because
-    `\\x01` is the smallest character of a label. Without labels, `upper` sorts after all namespaces.
+    `upper` has the same labels, with `\\x01` added to the last label. The longer label sorts right after the original
+    one, because `\\x01` is the smallest character of a label. Without labels, `upper` sorts after all namespaces.
     """
 
     lower: str

@@ -15,7 +15,7 @@ _BATCH: Final = 200
 
 
 async def begin(db: Connection, queries: Queries, names: Sequence[str]) -> Any | None:
-    """Return the current time if an item waits for embeddings or an index is incomplete; else `None`."""
+    """Return the present time, for `finish`, if an item waits for embeddings or an index is incomplete; else `None`."""
     if not await db.fetch(queries.is_indexing_needed, {"names": [*names]}):
         return None
     return (await db.fetch(queries.get_time, {}))[0][0]

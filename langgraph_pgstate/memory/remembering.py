@@ -207,8 +207,8 @@ class AsyncMemories:
         """Delete memories, and return their number. Items that are not memories are kept. Safe to repeat.
 
         Args:
-            key: Only the memory with this key, in exactly the namespace of the other arguments. By default all memories
-                whose namespace begins with that namespace.
+            key: Only the memory with this key in the namespace that the other arguments name. Without a key, all
+                memories whose namespace is or begins with that namespace.
             user_id: User whom they are about.
             agent: Agent that stored them.
             tenant_id: Tenant.
@@ -263,7 +263,7 @@ class AsyncMemories:
         expected_version: int | None = None,
         by: str | None = None,
     ) -> MemoryVersion:
-        """Store an earlier version of an item as a new version. The item may be deleted.
+        """Store an earlier version of an item as a new version, even if the item was deleted.
 
         The new version expires at the time at which the current version would expire.
 
@@ -457,7 +457,7 @@ class AsyncMemories:
         return put, Traits(kind, user_id, agent, tenant_id, importance, expires_at, digest)
 
     def origin(self, by: str | None) -> Origin:
-        """Return the origin of a memory that is stored now: the running graph, and `by` or else its user."""
+        """Return the origin of a memory that is stored now: the running graph, and `by` or else the graph's user."""
         origin = current_origin(self._run_of)
         return origin if by is None else origin._replace(changed_by=text_of("by", by))
 

@@ -25,7 +25,7 @@ def recorded(
 
     Args:
         operation: The method's operation, by OpenTelemetry's names.
-        told: Returns the key of the item and the query, from the method's arguments.
+        told: Called with the method's arguments; returns the key of the item, and the query.
     """
 
     def decorate(

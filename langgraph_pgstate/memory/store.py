@@ -508,7 +508,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
                     await run(reindexing.add, self.queries, index, rows, numbers, fields, vectors)
                 count, after = count + len({*numbers}), rows[-1]
                 if not await run(reindexing.claim, self.queries, names, indexer):
-                    # The model took so long that another call has continued.
+                    # The model took so long that the claim ended. Another call has the claim now, and embeds the rest.
                     return count
         await run(reindexing.finish, self.queries, names, begun)
         self._open = None

@@ -20,8 +20,9 @@ WHOLE: Final = "$"
 # `tsvector` holds at most 1 MB of words, so only the beginning of a long text is found by words.
 _MAX_WORDS_BYTES: Final = 200_000
 _dumps: Final = partial(json.dumps, allow_nan=False, ensure_ascii=False)
-# Maximum number of values that one call encodes, and of levels that are divided into several calls.
+# Maximum number of items of a list or mapping that one call of the encoder gets.
 _PART: Final = 500
+# A list or mapping that is nested more deeply is encoded by one call.
 _MAX_PARTED: Final = 100
 
 
@@ -84,7 +85,7 @@ def _json(value: Any, depth: int = 0) -> str:
         if not has_many_values(some):
             parts.append(_dumps(dict(some) if kind is dict else some)[1:-1])
         elif kind is dict:
-            # The first part is the encoded key with its colon.
+            # Encode the key with its colon, by a mapping from which the brackets and the value are cut off.
             parts += [_dumps({key: 0})[1:-2] + _json(item, depth + 1) for key, item in some]
         else:
             parts += [_json(item, depth + 1) for item in some]

@@ -1,9 +1,9 @@
 """Tool executions: each action takes effect at most once, even if the process is killed.
 
-An action is an intent, an act and an outcome. `intents` makes a call and its intent from a request of LangGraph or a
-function call. `action_runner` commits the intent, calls the tool through `acting`, and writes the outcome that
-`results` encodes. `recorded` decides what follows if an action is recorded already. `executor` calls tools and runs the
-statements of `executions`, blocking or async.
+An action is an intent, an act and an outcome. The module `intents` reads the intent from a request of LangGraph or from
+the call of a function. `action_runner` commits the intent, calls the tool by `acting`, and writes the outcome, which
+`results` encodes. If the action is recorded already, `recorded` decides whether the tool runs again. `executor` calls
+tools and runs the statements of `executions`, in blocking or async code.
 """
 
 from typing import TYPE_CHECKING

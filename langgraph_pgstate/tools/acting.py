@@ -151,7 +151,7 @@ async def act_in_transaction(
     else:
         return result
     if not has_begun:
-        # No usable connection was available.
+        # No usable connection was available. A model cannot handle this error, so it ends the run.
         trouble.is_final = True
         say(trouble, f"this attempt at {intent.tool} was not started, it had no effect")
         raise Raised(trouble, is_begun=False)
@@ -210,7 +210,7 @@ async def _finish(executor: Executor, db: Connection, intent: Intent, outcome: O
 
 
 async def _is_committed(executor: Executor, intent: Intent) -> bool:
-    """Return whether a transaction with an unconfirmed COMMIT was committed, by the row of its outcome."""
+    """Return whether a transaction whose COMMIT was not confirmed was committed. The row of its outcome shows this."""
     try:
         return await executor.run_or_stop(tool_executions.is_committed, intent, _COMMIT_SECONDS)
     except (DatabaseError, SchemaError) as error:
@@ -259,7 +259,7 @@ def with_connection(function: F, name: str, schema: str) -> F:
         return function(*args, connection=execution.connection, **kwargs)
 
     def raise_if_undone(error: Exception) -> None:
-        # Look for a rollback here, where the error is known. A ToolNode may turn it into a message for the model.
+        # Look for a rollback before the error leaves the tool. Later, a ToolNode may turn the error into a message.
         execution = running_execution.get()
         if execution is not None and not isinstance(error, GraphBubbleUp | PGStateError):
             trouble = rolled_back(execution.connection, error, schema)

@@ -112,9 +112,8 @@ class ActionRunner:
         """Commit the intent of a call, unless the action has a recorded outcome.
 
         Returns:
-            The call, the number of the attempt that may begin now, and the recorded outcome. If no outcome is recorded,
-            the last value is `None`. If one is, the number is 0. If another action is recorded under the call's key,
-            the returned call has a new key.
+            The call, the number of the attempt that may begin now, and `None`. If an outcome is recorded: the call, 0,
+            and this outcome. If another action is recorded under the call's key, the returned call has a new key.
         """
         waited, pause = 0.0, _FIRST_PAUSE
         ttl_seconds = self._settings.ttl_seconds
@@ -185,7 +184,10 @@ class ActionRunner:
             raise
 
     async def _unless_stopped(self, intent: Intent, writing: Awaitable[T]) -> T:
-        """Write an intent. On an error or cancellation the tool is not started, although the intent may be stored."""
+        """Write an intent. On an error or cancellation the tool is not started, although the intent may be stored.
+
+        Then the outcome `pending` is written, or kept until the action's next call, so that the action can begin again.
+        """
         try:
             written = await writing
             self.executor.raise_if_cancelled()
@@ -247,7 +249,7 @@ class ActionRunner:
                 return
             await self.executor.sleep(pause)
             waited, pause = waited + pause, min(pause * 2, _FIRST_PAUSE * 5)
-        # If an earlier checkpoint of this namespace seemed to be missing, it was only stored late.
+        # Checkpoints of this namespace are stored. If an earlier one seemed to be missing, it was only late.
         self._unsaved.discard(names)
 
     async def _attempt(self, call: ToolCall, attempt: int) -> Happened | None:

@@ -138,7 +138,7 @@ class Budget(BaseCallbackHandler):
         with self._lock:
             if self._roots.pop(run_id, None) == run_id:
                 self._uses.pop(run_id, None)
-                # There is no end callback for a run that was refused at its start.
+                # Also remove runs that were refused at their start. There is no end callback for them.
                 self._roots = {run: root for run, root in self._roots.items() if root != run_id}
 
     def _check_tokens(self, use: _Use) -> None:

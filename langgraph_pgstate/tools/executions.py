@@ -91,7 +91,8 @@ class Outcome:
         preview: The beginning of the result, as text.
         error_type: Qualified name of the exception.
         error_message: Message of the exception.
-        answers: Number of the task's resume values that are used up after the attempt; 0 keeps the recorded number.
+        answers: Number of the task's resume values that were used up by the end of the attempt. With 0, `finish` keeps
+            the recorded number.
     """
 
     status: str
@@ -212,7 +213,7 @@ async def take_over(
         seen: The row as it was read.
         holder_id: The process of the new attempt.
         ttl_seconds: Seconds for which that process is considered alive.
-        is_gone: Whether the previous process is known to be dead, regardless of expiry.
+        is_gone: Whether the previous process is known to be dead, even if its `alive_until` has not passed.
         answers: Number of resume values used up so far.
 
     Returns:
@@ -308,7 +309,7 @@ async def finish(db: Connection, queries: Queries, intent: Intent, outcome: Outc
 
 
 async def is_committed(db: Connection, queries: Queries, intent: Intent, seconds: float) -> bool:
-    """Return whether the transaction with an attempt's outcome was committed. If not, the action may run again.
+    """Return whether the transaction with an attempt's outcome was committed. If not, let the action begin again.
 
     Waits for the end of that transaction, as the server may still be committing it. Safe to repeat.
 

@@ -38,7 +38,7 @@ from langgraph_pgstate.tools.executions import Intent, renew_all
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# Seconds that a cancelled tool has to end. Then its caller stops waiting, and its connection is closed.
+# Seconds within which a cancelled tool should end. Afterwards, its caller stops waiting, and its connection is closed.
 _GRACE = 1.0
 
 _log = logging.getLogger(__name__)
@@ -113,9 +113,9 @@ class Executor(Runner, Protocol):
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
         """Call a tool that works on a borrowed connection. Raise `Abandoned` as `act` does.
 
-        The timeout is wall-clock time. If this process was suspended for that long, the server may have ended the
-        transaction. After the return, the tool cannot use the connection any more: the tool has ended, or the
-        connection is closed.
+        A tool that ends after the timeout also counts as abandoned, because the server may have ended the transaction.
+        For example, this process was suspended meanwhile. After the return, the tool cannot use the connection any
+        more: the tool has ended, or the connection is closed.
         """
         ...
 
@@ -222,7 +222,7 @@ class _Pulse:
     def abandoned(self, seconds: float = 0) -> list[str]:
         """Return the abandoned tools of this process that still run, after waiting up to `seconds` for their end."""
         if self._process != os.getpid():
-            # In a forked child, these tools run only in the parent.
+            # This process is a forked child. The abandoned tools run only in its parent.
             return []
         with self._changed:
             self._changed.wait_for(lambda: not self._abandoned, seconds)
@@ -338,9 +338,9 @@ class BlockingExecutor(BlockingRunner, Executor):
         return future.result()
 
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
-        """Call a tool that works on a connection. With a timeout, it runs in an OS thread.
+        """Call a tool that works on a connection. With a timeout, the tool runs in an OS thread.
 
-        After the timeout, its connection is closed.
+        If it still runs after the timeout, its statement is cancelled. If it runs on, its connection is closed.
         """
         if seconds is None:
             return await self.call(function)
@@ -497,7 +497,7 @@ class AsyncExecutor(AsyncRunner, Executor):
             if done and (deadline is None or time.monotonic() <= deadline):
                 return task.result()
         work.stop()
-        # psycopg cancels the statement of a cancelled task.
+        # This cancels the tool's task. psycopg then also cancels the statement that the task has sent.
         await rest.stop()
         if not rest.is_over:
             await arevoke(connection)
@@ -606,8 +606,8 @@ class OffloadingExecutor(AsyncExecutor):
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation on the database in a worker thread. It cannot be cancelled; the caller waits for it."""
-        # A tool that calls another tool may be stopped. Then no further thread of the stopped tool may begin, but this
-        # thread may: it writes the outcome of the other tool.
+        # If a tool calls a second tool and is stopped, no further thread of the first tool may begin. This thread may,
+        # because it writes the outcome of the second tool.
         with not_followed():
             return await self.to_the_end(asyncio.to_thread(self._blocking.database.run, operation, *args, **kwargs))
 

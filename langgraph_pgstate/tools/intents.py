@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # The memory address in the default `repr` of an object.
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _MAX_DEPTH = 100
-# Methods of a tool that run before LangChain calls the handlers of the tool's start.
+# Methods of a tool that run before LangChain calls the callback handlers of the tool's start.
 _STARTING: Final = ("invoke", "ainvoke", "run", "arun")
 
 
@@ -97,9 +97,9 @@ class ToolCall:
         is_saved: Whether it is certain that the checkpoint of the root graph will be stored in the ledger's schema.
         origin_thread_id: The thread on which the action was first started, if a fork or a copy brought it here.
         is_blocking: Whether the tool is a blocking function, which an event loop runs in a thread.
-        is_counted: Whether the action is the n-th equal call in its task.
-        is_announced: Whether no code of the tool runs before LangChain has called the handlers of its start.
-        starts: The starts of tools in the present attempt.
+        is_counted: Whether the action is identified by the number of the call among the equal calls of its task.
+        is_announced: Whether LangChain calls the callback handlers of the tool's start before any of its code runs.
+        starts: Which starts of tools the lease check has allowed or refused in the present attempt.
     """
 
     intent: Intent
@@ -202,7 +202,8 @@ class CallReader:
             fingerprint = _digest([tool, _lasting(arguments), *([] if outer is None else [outer.key])])
             call = f"{tool}:{_task_of(config)}:{fingerprint[:16]}"
             key = f"{call}:{_ordinal(config, call)}"
-            # The key contains the task's id. A new process gets the same id only if the task's checkpoint is stored.
+            # The key contains the task's id. A new process gets the same id only if the task's checkpoint is stored, so
+            # the action must wait for this checkpoint.
             ahead = _saver_ahead_of(config)
         return ToolCall(
             self._intent(config, tool, key, None, arguments, None),
@@ -286,7 +287,7 @@ def new_intent_id() -> str:
 
 
 def _is_announced(tool: Any) -> bool:
-    """Return whether no code of a tool runs before LangChain has called the handlers of its start."""
+    """Return whether LangChain calls the callback handlers of a tool's start before any code of the tool runs."""
     return isinstance(tool, BaseTool) and all(
         getattr(type(tool), name).__module__.startswith("langchain_core.") for name in _STARTING
     )
@@ -324,10 +325,10 @@ def _edit_by_person(state: Any, config: Mapping[str, Any], call: Mapping[str, An
 
 
 def repeat_next(key: str) -> None:
-    """Make the next equal call of this task the same action, because the outcome of this call is unknown.
+    """Make the next equal call of this task the same action as an earlier call, whose outcome is unknown.
 
     Args:
-        key: The key of a function call without a key function.
+        key: The key of the earlier call, a function call without a key function.
     """
     call, _, ordinal = key.rpartition(":")
     with _ordinals_lock:
@@ -335,7 +336,10 @@ def repeat_next(key: str) -> None:
 
 
 def _ordinal(config: Mapping[str, Any], call: str) -> int:
-    """Return the number of a call, from 0, among the equal calls of this execution of the task or the outer action."""
+    """Return the number of a call, from 0, among equal calls.
+
+    Calls are counted anew in each execution of the task, and in each attempt of the action that makes the calls.
+    """
     with _ordinals_lock:
         left = _ordinals_left(config, call)
         left.sort()

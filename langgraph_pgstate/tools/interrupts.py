@@ -1,7 +1,8 @@
 """Interrupts that ask a person for the outcome of a tool.
 
-LangGraph counts an interrupt's answers per task, and a task may run several tools. Therefore each interrupt has its own
-id, which an answer may name. An answer without an id is accepted only if a single interrupt is open.
+LangGraph gives the answers of a task to the task's interrupts in order, but a task may run several tools. Therefore
+each interrupt has its own id, which an answer may name. An answer without an id is accepted only if a single interrupt
+is open.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[s
             count += 1
             now = list(pad.resume) if pad is not None else []
             index = max(len(now), count) - 1
-            # After a crash, LangGraph can hand out used answers again. Only a new answer may lack an id.
+            # Only a new answer may lack an id: after a crash, LangGraph can hand out used answers again, and without an
+            # id they would be taken for the answer to this interrupt.
             may_be_plain = index >= used and len(open_ids) <= 1
             if index >= len(known) and (found := _read(answer, own, may_be_plain)) is not None:
                 return (*found, index + 1)
@@ -125,7 +127,7 @@ def answers_used() -> int:
 
 
 class _Counter:
-    """A counter of a task's interrupts like LangGraph's, which also reports its value to `counting_answers`."""
+    """A replacement of LangGraph's counter of a task's interrupts. It also reports its value to `counting_answers`."""
 
     def __init__(self, value: int) -> None:
         self._value = value

@@ -1,7 +1,7 @@
 """The tool ledgers, blocking and async. Each tool call is an action that takes effect once.
 
-The intent is committed before a tool runs, and its outcome after it. If a process dies in between, the outcome is
-unknown, and the action is never repeated silently.
+The intent of an action is committed before its tool runs, and the outcome afterwards. If the process dies in between,
+the outcome is unknown, and the action is never repeated silently.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class AsyncToolLedger(_Ledger):
         return await self._executor.run(read, self._queries, found)
 
     async def result(self, reference: str) -> Any:
-        """Return the whole result for the reference in a summary (see `ToolSettings.result_limit`).
+        """Return the whole result that the reference in a summary names (see `ToolSettings.result_limit`).
 
         Raises:
             ConfigurationError: If `reference` is not a reference.

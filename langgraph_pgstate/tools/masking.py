@@ -57,7 +57,7 @@ def mask_results(messages: Sequence[Any], **options: Unpack[MaskOptions]) -> lis
     """Return messages for a model in which long tool results are replaced by beginning, end and a reference.
 
     The given messages are not changed. Give the model the tool of `read_result_tool`. Images and other parts that are
-    not text stay. A second call changes nothing.
+    not text stay. A result that is masked already stays as it is.
 
     Raises:
         ConfigurationError: If an option is not usable.
@@ -216,7 +216,7 @@ def _in_state(state: Any, reference: str) -> str | None:
 
 
 async def _in_ledger(ledger: Any, config: Mapping[str, Any], reference: str) -> str | None:
-    """Return the ledger's result for a reference's key, on the run's own thread."""
+    """Return the result that the ledger has under the key of a reference, on the run's own thread."""
     thread_id = configurable_of(config).get("thread_id")
     if ledger is None or thread_id is None:
         return None
@@ -228,7 +228,7 @@ async def _in_ledger(ledger: Any, config: Mapping[str, Any], reference: str) -> 
 
 
 def _places(text: str, wanted: str) -> str:
-    """Return the places of a text, each with the surrounding text."""
+    """Return the places of `wanted` in a text, each with the surrounding text."""
     places = [*re.finditer(re.escape(wanted), text, re.IGNORECASE)]
     found = [
         f"[at character {place.start():,}]\n{text[max(0, place.start() - _AROUND) : place.end() + _AROUND]}"

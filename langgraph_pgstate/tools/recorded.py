@@ -65,7 +65,8 @@ class RecordedActions:
             result = self._restore(recorded)
             return Happened(result if isinstance(result, ParentAnswer) else call.as_answer(result))
         if execution.status == "pending":
-            # The action stopped at its own interrupt and starts again. Its interrupts are counted from here.
+            # The action starts again, for example because it stopped at its own interrupt. Skip the answers that were
+            # used before the action, so that its interrupts get the following ones.
             skip_answers(answers)
             return TakeOver(recorded, answers)
         if execution.status == "error":
@@ -115,7 +116,8 @@ class RecordedActions:
             raise call.intent.error(ToolOutcomeUnknownError, why)
         happened = answer if isinstance(answer, Happened) else Happened()
         if recorded.execution.attempt > 1 and recorded.execution.task_id == call.intent.task_id:
-            # The task never passed this action, so all answers so far belong to this action or to earlier actions.
+            # This task was run again and has not got beyond this action. So all its answers so far were given to this
+            # action or to earlier ones, and are used up.
             answers = max(answers, answers_given())
             skip_answers(answers)
         return await self._conclude(call, recorded, happened, answers)
@@ -128,7 +130,7 @@ class RecordedActions:
             used, found = await self._executor.run_or_stop(
                 tool_executions.task_interrupts, execution.thread_id, call.intent.task_id
             )
-            # `open_ids` lacks this execution if another task began it, before a fork.
+            # `found` lacks this execution if another task began it, before a fork.
             open_ids = sorted({*found, *open_ids})
         try:
             decision, result, answers = ask(execution, used, open_ids)
@@ -205,7 +207,7 @@ def is_gone(recorded: Recorded) -> bool:
 
 
 def is_known_gone(recorded: Recorded) -> bool:
-    """Return whether it is certain that no process runs an action, even before its `alive_until`."""
+    """Return whether it is certain that no process runs an action, even if its `alive_until` has not passed."""
     execution = recorded.execution
     if execution.status != "running":
         return True

@@ -134,7 +134,7 @@ def as_answer(result: Any, tool: str, tool_call_id: str | None) -> Any:
         return result
     if isinstance(result, list) and result and all(isinstance(item, ToolMessage | Command) for item in result):
         return result
-    # If there is a `ToolNode`, the module is imported already.
+    # Imported here, because only a `ToolNode` needs this module, and has imported it already.
     from langgraph.prebuilt.tool_node import msg_content_output
 
     return ToolMessage(content=cast(Any, msg_content_output(result)), name=tool, tool_call_id=tool_call_id or "")

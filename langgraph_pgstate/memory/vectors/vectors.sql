@@ -195,9 +195,10 @@ ORDER BY p.fused DESC, p.distance, p.namespace, p.key;
 
 -- name: allow_scans
 -- In this transaction, let a scan of the approximate index go on until it has enough rows. `enable_sort = off` makes
--- the planner use this index. Otherwise it would sort all items of a namespace, because it expects few rows of the join
--- with items. `enable_seqscan = off` makes it find items outside of large namespaces by their keys. Otherwise it would
--- read the whole table, because it expects a ninth of all rows there. Each plan is made for the given namespaces.
+-- the planner use this index. Otherwise it would sort all items of a namespace, because it underestimates the number
+-- of rows of the join with items. `enable_seqscan = off` makes it find items outside of large namespaces by their keys.
+-- Otherwise it would read the whole table, because it estimates that a ninth of all items are outside. Plans are made
+-- for the given namespaces.
 SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', :reach::text, true),
     set_config('hnsw.max_scan_tuples', '100000', true), set_config('enable_sort', 'off', true),
     set_config('enable_seqscan', 'off', true),
