@@ -1,4 +1,4 @@
-"""The statements that store one checkpoint: those of its plan, its guard and its hook. No I/O."""
+"""The statements that store one checkpoint, check its guard (conditions) and add its hook's rows. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Batch(NamedTuple):
 
     Attributes:
         statements: The guard's statements, the statement of the checkpoint, and the hook's statements, in this order.
-        position: Index of the statement that stores the checkpoint. It affects no row if its base checkpoint changed.
+        position: Index of the statement that stores the checkpoint. The statement affects no row if the checkpoint
+            cannot be stored in this way, for example because a checkpoint from which it inherits values was changed.
         replaces: Whether the batch replaces a checkpoint of the same id. If false, it fails if there is one.
         is_recorded: Whether the batch stores rows of the hook.
     """
@@ -63,7 +64,8 @@ def build_put(
     parameters["entry_id"], parameters["entry"] = (new_entry_id(), entry.pack()) if entry else (None, None)
     bases, segments = plan.base_revisions, plan.new_segments
     if len(bases) > 1:
-        # LangGraph does not produce checkpoints that inherit from several others.
+        # Lock the bases by a statement of their own. This is rare: LangGraph itself makes no checkpoint that inherits
+        # values from several others.
         base_parameters = {"base_ids": list(bases), "base_revisions": list(bases.values())}
         statements.append((queries.hold_bases, {**parameters, **base_parameters}))
     has_base = len(bases) == 1

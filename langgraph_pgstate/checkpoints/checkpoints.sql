@@ -399,7 +399,8 @@ WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text
     ));
 
 -- name: list_in_namespace
--- Return a page of one namespace's checkpoints, newest first, below a cursor; states only up to a number of bytes.
+-- Return a page of one namespace's checkpoints, newest first, below a cursor. States of more than `state_bytes` are
+-- left out.
 -- opens: checkpoints.state
 -- opens: checkpoints.metadata
 -- matches: checkpoints.metadata
@@ -593,7 +594,7 @@ SELECT
         AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]));
 
 -- name: find_runs
--- Return the threads in which some runs left checkpoints, writes or rows of their own, except copies.
+-- Return the threads that have checkpoints, writes, rows of `runs` or journal entries of some runs, except copies.
 SELECT thread_id FROM /*schema*/checkpoints WHERE run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE
 UNION
 SELECT thread_id FROM /*schema*/writes WHERE run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE
@@ -622,7 +623,8 @@ WITH gone AS (
     DELETE FROM /*schema*/messages m
     WHERE m.thread_id = :thread_id AND (
         (m.checkpoint_ns, m.checkpoint_id) IN (SELECT * FROM gone)
-        -- A later run's checkpoint may still contain this run's messages.
+        -- In the root namespace, messages that these runs stored with other checkpoints are kept, because a later run's
+        -- checkpoint may still contain them.
         OR m.run_id = ANY(:run_ids::text[]) AND m.checkpoint_ns <> '' AND NOT EXISTS (
             SELECT 1 FROM /*schema*/checkpoints c
             WHERE c.thread_id = :thread_id AND c.checkpoint_ns = m.checkpoint_ns

@@ -31,7 +31,7 @@ _rules: Final[dict[str, MessageRules]] = {}
 
 
 class MessageRules(NamedTuple):
-    """Behavior of a reducer of messages where reducers differ, which the record of messages follows.
+    """How a reducer of messages behaves where such reducers differ. The record of messages follows the same rules.
 
     Attributes:
         hears_remove_all: Whether a `RemoveMessage` with the id `REMOVE_ALL_MESSAGES` empties the channel.

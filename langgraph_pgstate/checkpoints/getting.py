@@ -72,7 +72,8 @@ async def get_tuple(
         id = str(head.address.checkpoint_id)
         sends = (await read_pending_sends(db, queries, codec, [head])).get(id, [])
         if not (await read_values(db, queries, address.thread_id, address.checkpoint_ns, [id])).present:
-            # Read again, because the checkpoint was pruned meanwhile, with its parent's writes.
+            # A prune has deleted the checkpoint meanwhile, perhaps with its parent's writes, which hold the sends. Read
+            # again.
             return await get_tuple(db, queries, codec, address)
     contents = cached.contents if cached is not None and cached.revision == head.revision else None
     return head, Segments(segments, contents), writes, sends
@@ -137,7 +138,7 @@ def _sorted(
         elif kind == 2:
             writes.append(WritesRow(a, b, n, data))
         else:
-            # New ids must sort after `a`, the newest id of the namespace, also if an older checkpoint is forked.
+            # New ids must sort after `a`, the newest id of the namespace, even if an older checkpoint is forked.
             advance_ids_past(a)
             found = address if address.checkpoint_id else Address(address.thread_id, address.checkpoint_ns, a)
             head = CheckpointRow(found, b, c, data, ids, n, state_version, kind == _CUT)

@@ -202,7 +202,7 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
     cursor_id, cursor_thread, cursor_ns = listing.cursor
     query: NamedQuery = getattr(queries, listing.query)
     cursor = {"cursor_id": cursor_id, "cursor_thread": cursor_thread, "cursor_ns": cursor_ns}
-    # A page of one checkpoint reads the whole state.
+    # If the page has one checkpoint, its state is needed in any case, so read the state at once, however large it is.
     state_bytes = -1 if not listing.with_state else _INT4_MAX if page_size == 1 else _STATE_BYTES
     for _ in range(_READ_ATTEMPTS):
         found = await db.fetch(
@@ -286,8 +286,9 @@ async def _read_states(db: Connection, queries: Queries, rows: Sequence[Checkpoi
 
 
 async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page: Page) -> set[Address]:
-    """Read the values of a page's rows. Return the addresses that no longer exist, as after a prune."""
-    # Read pending sends first: if a checkpoint exists afterwards, its parent's writes existed at that time.
+    """Read the values of a page's rows. Return the addresses of checkpoints that no longer exist, as after a prune."""
+    # Read pending sends, which are among the parents' writes, before it is checked which checkpoints exist. The writes
+    # are not deleted before the checkpoint. So if the checkpoint still exists at the check, its sends were complete.
     page.sends = await read_pending_sends(db, queries, codec, page.rows)
     page.segments = {}
     gone = {row.address for row in page.rows if row.state is None}

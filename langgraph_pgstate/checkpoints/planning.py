@@ -32,13 +32,13 @@ from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 
 # A reference to a segment takes about this many bytes in the row, so smaller values are stored in the row.
 _INLINE_BYTES: Final = 96
-# A new value up to this size is stored in the row, because the next superstep may replace it: one row is written
-# instead of two. The first checkpoint that inherits the value moves it to a segment.
+# New values up to this size in total are stored in the checkpoint's row, so that one row is written instead of two. The
+# next superstep may replace such a value anyway. The first checkpoint that inherits the value moves it to a segment.
 _NEW_INLINE_BYTES: Final = 2 * 1024
 # Smaller values share one segment per put. A larger value gets its own segment, so that a prune can delete it alone.
 _SHARED_BYTES: Final = 4 * 1024
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
-# No row has this revision, because revisions are never negative.
+# A put that requires this revision of a checkpoint fails: no row has it, because revisions are never negative.
 _NO_REVISION: Final = -1
 _TO_STORE: Final = Scalar(None)
 
@@ -222,7 +222,7 @@ def find_missing(codec: ValueCodec, request: PutRequest, parent: Manifest | None
 
 
 def _require_base(base_revisions: dict[str, int], checkpoint_id: str, revision: int) -> None:
-    """Require that a base checkpoint is still at a revision. If two revisions are required, the put fails."""
+    """Require that a base checkpoint still has a revision. If another revision is required, too, the put will fail."""
     if base_revisions.setdefault(checkpoint_id, revision) != revision:
         base_revisions[checkpoint_id] = _NO_REVISION
 
@@ -276,7 +276,10 @@ class _SegmentWriter:
         return Slice(type_, self._add(data), 0, len(data)), False
 
     def move_inline(self, channel: str, entry: Inline) -> Entry:
-        """Return the entry of an inherited value that its checkpoint stores in the row."""
+        """Return the entry of an inherited value that an earlier checkpoint stores in its row.
+
+        A larger value is moved to the shared segment. A smaller value is stored in the new row, too.
+        """
         return entry if len(entry.data) <= _INLINE_BYTES else self._share(channel, entry.type, entry.data)
 
     def _share(self, channel: str, type_: str, data: bytes) -> Slice:

@@ -32,7 +32,7 @@ async def plan_from_database(
         parent: The parent's manifest, if it is known.
 
     Raises:
-        StaleHeadError: If the put needs its parent, and it no longer exists.
+        StaleHeadError: If the put needs its parent, and the parent no longer exists.
     """
     if parent is None and request.parent is not None:
         found = await get_tuple(db, queries, codec, request.parent)
@@ -75,10 +75,11 @@ async def plan_from_database(
 def _plan_from_older(
     codec: ValueCodec, request: PutRequest, row: CheckpointRow, segments: Segments, writes: Any, sends: Sequence[Any]
 ) -> PutPlan:
-    """Plan a put on a parent of an older state version. All values are written, because upcasting changes them.
+    """Plan a put on a parent of an older state version.
 
-    Elements that a list shares with the parent's list are not written again. Some values are not in the checkpoint,
-    because its graph does not know the channel or the channel is a DeltaChannel. They are taken from the upcast parent.
+    Values are not inherited, but written, because upcasting changes them. Only elements that a list shares with the
+    parent's list are not written again. The checkpoint lacks values of channels that its graph does not know, and of
+    DeltaChannels. They are taken from the upcast parent.
     """
     loaded, manifest = load_tuple(codec, row, segments, (), sends)
     upcast = request.states.upcast(loaded, row.state_version).checkpoint

@@ -19,7 +19,8 @@ from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.options import ThreadKeys
 
 _DEFAULT_KEYS: Final = ThreadKeys()
-# Keys that LangGraph's server adds to `configurable` for one HTTP request. Its own checkpoints do not store them.
+# Keys that LangGraph's server adds to `configurable` for one HTTP request. The server does not store them with
+# checkpoints either.
 _REQUEST_KEYS: Final = frozenset(
     {"langgraph_request_id", "langgraph_auth_user", "langgraph_auth_user_id", "langgraph_auth_permissions"}
 )
@@ -135,7 +136,8 @@ def request_put(
         if not channel.isascii() or "\0" in channel:
             identifier("channel name", channel)
     merged = get_serializable_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
-    # Check the given names, because LangGraph has removed NUL from the merged metadata.
+    # Check the names as they were given. In the merged metadata, LangGraph has removed every NUL, so that a name could
+    # have become another one.
     for given in (config.get("metadata"), config.get("configurable"), metadata):
         if given:
             check_names(given, keys)

@@ -91,13 +91,13 @@ async def put(
         else:
             plan.tried = True
         for _ in range(_PUT_ATTEMPTS):
-            # Each attempt needs a revision of its own.
+            # Set a new revision before each attempt, because the revisions of any two writes of a row must differ.
             plan.manifest.revision = new_revision()
             build = partial(build_put, queries, plan, replaces, hook, config, guard)
             is_heavy = hook is not None and plan.is_heavy
             batch = await db.compute(build) if is_heavy else build()
             if gives_way:
-                # Changes that other tasks make meanwhile are not sent with this batch.
+                # Let other tasks run. The batch is complete: it does not include changes that they make meanwhile.
                 await db.give_way()
             try:
                 if await _send(db, batch):
@@ -113,7 +113,8 @@ async def put(
                 plan = await plan_from_database(db, queries, codec, request)
                 request.touches_thread = True
             elif refusal is Refusal.ID_EXISTS:
-                # Replace the checkpoint of this id. If the existing id is a segment's instead, this put fails, too.
+                # Either a checkpoint of this id exists, which the next attempt replaces. Or a segment has the id of a
+                # new segment: then the next attempt fails with the database's error.
                 replaces = True
             elif refusal is Refusal.GUARD_NEEDS_THREAD and guard is not None:
                 guard = guard.with_thread()
@@ -122,7 +123,7 @@ async def put(
                 f"{request.address} could not be stored: the checkpoints it inherits from are deleted again and again"
             )
     except StaleHeadError:
-        # Delete the writes that tasks stored under this checkpoint: no checkpoint will refer to them.
+        # This checkpoint will not exist. Delete the writes that tasks have already stored for it.
         await db.execute(queries.delete_orphan_writes, request.address._asdict())
         raise
     if refused is not None:

@@ -67,7 +67,7 @@ class ChannelDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference between the states of two checkpoints. It is false if the states are equal.
+    """The difference between the states of two checkpoints. In a condition, it counts as false if the states are equal.
 
     Attributes:
         first: Config of the first checkpoint.

@@ -40,7 +40,7 @@ class StateVersions:
             raise ArgumentTypeError(f"upcasters must be a mapping, not {type(upcasters).__name__}")
         given = dict(upcasters or {})
         if given and version is None:
-            raise ConfigurationError("upcasters require state_version, the version to which they lead")
+            raise ConfigurationError("state_version must be given with upcasters: it is the version to which they lead")
         for target, function in given.items():
             if type(target) is not int or not callable(function):
                 raise ConfigurationError("upcasters must be functions by the version they lead to, like {2: f, 3: g}")

@@ -89,7 +89,7 @@ def request_writes(
     """
     address = address_of(config)
     if address.checkpoint_id is None:
-        raise MissingKeyError("put_writes requires checkpoint_id, the checkpoint from which the task started")
+        raise MissingKeyError("the config of put_writes must have a checkpoint_id: the id of the task's checkpoint")
     task_id = identifier("task_id", str(task_id))
     check_key_size("thread_id, checkpoint_ns, checkpoint_id and task_id", *address, task_id)
     for channel, _ in writes:
@@ -182,7 +182,8 @@ async def _put_writes(db: Connection, queries: Queries, request: WritesRequest, 
     if guards:
         if (await db.execute_together([*guards, (query, parameters)]))[-1] == len(request.rows):
             return
-        # Special channels are always stored.
+        # The result is only a number of rows. Rows of special channels (negative `idx`) are always stored, so the rows
+        # that were not stored are among the others.
         refused = [(idx, writes) for idx, writes in request.rows if idx >= 0]
     else:
         stored = {row[0] for row in await db.fetch(query, parameters)}

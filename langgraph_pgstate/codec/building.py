@@ -83,7 +83,7 @@ class Types:
         self._nested: dict[Key, tuple[int, str | None]] = {}
 
     def allowing(self, more: Iterable[type | tuple[str, ...]]) -> Types:
-        """Return types that also allow some more types; this object if it already allows them."""
+        """Return `Types` that allow the types in `more`, too; this object if it already allows them."""
         entries = dict(map(_entry, more))
         if entries.keys() <= self.allowed.keys():
             return self
@@ -92,8 +92,9 @@ class Types:
         return wider
 
     def find(self, module: str, name: str) -> Any:
-        """Return the class or function that builds a type, `REFUSED`, or `PLAIN` if its module no longer has the
-        type.
+        """Return the class or function that builds a type.
+
+        Return `REFUSED` if the type may not be built, and `PLAIN` if the type's module no longer has the type.
         """
         key = (module, name)
         if key == TUPLE:
@@ -119,7 +120,10 @@ class Types:
         return found if is_data else REFUSED
 
     def find_method(self, module: str, name: str, method: str) -> Any:
-        """Return the method that builds a value, `REFUSED` or `PLAIN`; only `datetime.fromisoformat` is supported."""
+        """Return the method that builds a value, or else `REFUSED` or `PLAIN`, as `find` does.
+
+        Only `datetime.fromisoformat` is supported.
+        """
         found = self.find(module, name) if method == "fromisoformat" else REFUSED
         if found is REFUSED or found is PLAIN:
             return found

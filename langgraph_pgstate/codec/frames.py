@@ -53,8 +53,9 @@ _LARGE_HASH_LOG = 12
 # Prose, base64 and numbers hardly repeat, so only entropy coding saves bytes. A tiny hash table halves the time of
 # compression, and makes compressed prose a fifth larger. A put of 200 KB takes 0.86 times as long.
 _PROSE_HASH_LOG = 6
-# The table is chosen by a sample from the middle. This costs a tenth of the saved time. The larger table shrinks
-# records, code, HTML and logs to 0.48 of their size or less, and prose to 0.51 or more.
+# A sample from the middle is compressed with the larger table, to choose between the two tables. This costs a tenth of
+# the time that the choice saves. Records, code, HTML and logs shrink to 0.48 of their size or less, prose to 0.51 or
+# more. So the limit is in between.
 _SAMPLE_SIZE = 4 * 1024
 _MAX_REPETITIVE = 0.5
 # Decompression first allocates as much memory as a frame states, and a frame of 2 KB can state 5 GB. So a frame is
@@ -241,7 +242,7 @@ def unpack(frame: bytes, where: str) -> bytes:
             raise UnreadableFormatError(
                 where, f"zstandard {zstandard.__version__} does not decompress it ({error}): install 0.23 or newer"
             ) from error
-        # An altered size may exceed the available memory.
+        # A `MemoryError` means damage, too: the frame may state more content than fits into memory.
         raise CorruptStateError(where, f"its frame does not decompress ({error})") from error
     finally:
         _idle.append(contexts)

@@ -87,7 +87,10 @@ def diff_runs(old_runs: Sequence[Run], old_digests: bytes | None, digests: bytes
 
 
 def _match(old_runs: Sequence[Run], old_digests: bytes, digests: bytes) -> list[Piece]:
-    """Return the pieces of a list, after a search in the earlier list. Prefer the position after the last match."""
+    """Return a list as pieces: runs of elements of the earlier list, and new elements.
+
+    If several elements of the earlier list match, take the one after the last match, or else the first one.
+    """
     places: dict[bytes, int] = {}
     old = [old_digests[at : at + DIGEST_SIZE] for at in range(0, len(old_digests), DIGEST_SIZE)]
     for index in range(len(old) - 1, -1, -1):

@@ -42,7 +42,7 @@ _Builder = Callable[[dict[str, Any]], BaseMessage | None]
 _Check = Callable[[dict[str, Any]], bool]
 
 
-# pydantic's own `__setattr__` looks up fields first. The setters of the slots skip this.
+# Setters of the slots of a pydantic model. They are faster than pydantic's `__setattr__`, which first looks up fields.
 _set_dict = BaseModel.__dict__["__dict__"].__set__
 _set_fields_set = BaseModel.__dict__["__pydantic_fields_set__"].__set__
 _set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
@@ -56,9 +56,9 @@ class _MessageShape:
         cls: The class, matched exactly.
         fields: Its fields in the order of `model_dump`.
         seed: Seed of its fingerprints, random per process. Messages of two classes never have equal fingerprints.
-        build: Returns the message with some fields; `None` if validation could change the fields.
+        build: Returns the message that has the given fields; `None` if validation could change them.
         rebuild: Like `build`, for fields that were plain when they were stored.
-        is_plain: Returns whether validation leaves some fields unchanged. The fields must be those of the class.
+        is_plain: Returns whether validation leaves the given fields unchanged. They must be all fields of the class.
         prefix: The bytes before the fields in an encoded message.
     """
 
@@ -91,7 +91,7 @@ class _MessageShape:
         return extension(_EXTENSION_PYDANTIC, self.wrap(packed)), is_plain
 
     def wrap(self, packed: bytes) -> bytes:
-        """Return the content of the extension that holds a message with some packed fields."""
+        """Return the content of the extension that holds the message with the given packed fields."""
         return self.prefix + packed + _SUFFIX
 
     def is_sure_of(self, message: BaseMessage) -> bool:

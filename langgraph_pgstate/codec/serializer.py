@@ -42,7 +42,7 @@ _CALLS: Final[Mapping[int, Callable[[Any, Any], Any]]] = {
 
 
 class StateSerializer(SerializerBase):
-    """LangGraph's serializer with the rule of `Types` for reading. It writes the same bytes.
+    """LangGraph's serializer with the rule of `Types` for reading. It writes the same bytes as LangGraph's.
 
     A refused type is reported to LangGraph's serde event listeners and its value is read as plain data. `ValueCodec`
     listens and raises an error instead.
@@ -73,7 +73,7 @@ class StateSerializer(SerializerBase):
             self.use_extension_hook(_extension_hook(types))
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:
-        """Return a serializer that may also build some types; this serializer if it already may build them."""
+        """Return a serializer that may also build the given types; this serializer if it may build them already."""
         types = self.types.allowing(extra_allowlist)
         if self.builds_all or types is self.types:
             return self
@@ -82,7 +82,10 @@ class StateSerializer(SerializerBase):
         return clone
 
     def revive(self, value: dict[str, Any]) -> Any:
-        """Build an object from JSON if `Types` allows its type, named as in LangChain (lc 1) or by module (lc 2)."""
+        """Build an object from JSON if `Types` allows its type.
+
+        The JSON names the type as LangChain does (`lc` 1) or by its module (`lc` 2).
+        """
         id = value.get("id")
         if self.builds_all or value.get("type") != "constructor" or value.get("lc") not in (1, 2):
             return super().revive(value)

@@ -114,7 +114,7 @@ class Manifest:
         return self.entries.get(channel, NOTHING)
 
     def reuse_cached(self, cached: Manifest | None) -> None:
-        """Replace lists by equal lists of a cached manifest, because cached lists also hold block keys.
+        """Replace lists by equal lists of a cached manifest, whose fingerprints also have `blocks`.
 
         Does nothing if the cached manifest is of another revision of the row.
         """
@@ -190,8 +190,9 @@ def encode_state(
 ) -> bytes:
     """Return a state as the bytes of its column.
 
-    A small state is not compressed if it consists mostly of values that the dictionary does not cover. Compressing 1.5
-    KB of prose saves 40 % of the bytes and takes a tenth of the put's time. Messages shrink to a third.
+    A small state is not compressed if it consists mostly of other values than messages, because the dictionary does not
+    cover such values. Compressing 1.5 KB of prose would save only 40 % of the bytes, in a tenth of the put's time.
+    Messages shrink to a third.
 
     Args:
         checkpoint: LangGraph's checkpoint.

@@ -61,7 +61,7 @@ _HOOK_FAILED: Final = "ext_hook failed"
 
 _SHOWN: Final = 40
 
-# Number of messages that are compared at once. This takes two thirds of the time of comparing each message.
+# Number of messages in a block. Comparing a block takes two thirds of the time of comparing its messages one by one.
 BLOCK: Final = 64
 
 
@@ -70,7 +70,7 @@ class Fingerprints(NamedTuple):
 
     Attributes:
         digests: 16 bytes for each element.
-        blocks: One key for each computed leading block of `BLOCK` elements.
+        blocks: Keys of the first blocks of `BLOCK` elements. There may be more blocks, whose keys were not computed.
     """
 
     digests: bytes
@@ -115,7 +115,7 @@ class ValueCodec:
         self._decoding = with_msgpack_allowlist(self.serde, [TUPLE]) if self.is_native and own is None else self.serde
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> ValueCodec:
-        """Return a codec that may also build some types; this codec if it already may build them."""
+        """Return a codec that may also build the given types; this codec if it may build them already."""
         serde = with_msgpack_allowlist(self.serde, extra)
         return self if serde is self.serde else ValueCodec(serde, refuse_unsafe=self._refusing_serde is not None)
 
@@ -163,7 +163,7 @@ class ValueCodec:
     def dumps_exactly(self, name: str, value: Any) -> tuple[str, bytes]:
         """Return a value as `(type, bytes)` from which `loads` restores all types.
 
-        Bytes of `dumps` have LangGraph's format, which turns tuples into lists. These bytes keep tuples.
+        Bytes of `dumps` have LangGraph's format, which turns tuples into lists. The bytes of this method keep tuples.
 
         Raises:
             SerializationError: If a type would be lost; the place is named.
@@ -318,7 +318,7 @@ class ValueCodec:
         known = 0
         for key in before.blocks:
             if _block_key(elements[known * BLOCK : (known + 1) * BLOCK]) != key:
-                # All later elements may be shifted, so computing each digest is cheaper.
+                # All later elements may be shifted, so that no later block matches. Stop comparing blocks.
                 break
             known += 1
         blocks = [*before.blocks[:known]]

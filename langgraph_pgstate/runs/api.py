@@ -73,7 +73,7 @@ class AsyncRuns(AsyncRunQueue):
         versions: Upcasts states.
         keys: Keys of the config that name a thread's owner.
         graphs: The graphs that may be enqueued; any by default.
-        run_key: Source of the key for runs without a given key.
+        run_key: Finds the key in the queue of a run that was enqueued without a key, from its config.
 
     Attributes:
         encoder: Encodes runs.
@@ -120,7 +120,8 @@ class AsyncRuns(AsyncRunQueue):
             options: See `EnqueueOptions`.
 
         Raises:
-            ConfigurationError: If an argument is not usable, or the `run_id` is that of another run.
+            ConfigurationError: If an argument is not usable, or if the `run_id` is that of a run on another thread, or
+                of a run that was not enqueued.
             SerializationError: If a value cannot be stored; the error names it.
             NotFoundError: If the checkpoint from which the run starts does not exist.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
@@ -300,7 +301,7 @@ class AsyncRuns(AsyncRunQueue):
         Raises:
             NotFoundError: If there is no such run, or it was not enqueued.
             ConfigurationError: If the action is unknown, or the time has no time zone.
-            AlreadyDoneError: If a person has retried the run since. Nothing was written.
+            AlreadyDoneError: If a person has retried the run after `unless_retried_after`. Nothing was written.
         """
         key = _key(thread_id, run_id)
         status = await self._queue.run(cancelling.cancel, self._queries, *key, action, by, unless_retried_after)
@@ -319,8 +320,8 @@ class AsyncRuns(AsyncRunQueue):
             run_id: Id of the run.
             by: Name of the person who retries it. It is stored in an event of the kind `action`.
             unless_run_within: Do not retry the run if another run of its thread was enqueued or began within this time.
-                Pass the time since the caller read the run. By default, other runs of the thread do
-                not prevent the retry of a run without checkpoints: it is enqueued behind them.
+                Pass the time since the caller read the run. By default, a run without checkpoints is retried even if
+                its thread has other runs. It is enqueued behind these runs.
 
         Returns:
             Whether the run was enqueued. False if it succeeded, was discarded, or is in the queue. Also false if it has

@@ -104,7 +104,7 @@ def seconds_of(name: str, value: Any) -> float | None:
 
 
 def later_of(value: Any) -> datetime | timedelta | None:
-    """Return a time from which a run may be claimed, or how long it waits."""
+    """Return a validated `run_after`: the time from which a run may be claimed, or how long the run waits."""
     if isinstance(value, timedelta):
         if abs(value) > timedelta(days=366_000):
             raise ConfigurationError(f"run_after must be less than 1,000 years away, not {value}")

@@ -54,7 +54,7 @@ async def cancel(
     Raises:
         NotFoundError: If there is no such run, or it was not enqueued.
         ConfigurationError: If the action is unknown, or the time has no time zone.
-        AlreadyDoneError: If a person has retried the run since. Nothing was written.
+        AlreadyDoneError: If a person has retried the run after `unless_retried_after`. Nothing was written.
     """
     if action not in ACTIONS:
         raise ConfigurationError(f"action must be one of {', '.join(map(repr, ACTIONS))}, not {action!r}")

@@ -7,8 +7,8 @@ WHERE q.thread_id = :thread_id::text
 ORDER BY q.run_id FOR UPDATE;
 
 -- name: find_retry
--- Return the newest event, stored after a given time, which says that a person retried the run. Execute it after
--- `lock_threads_for_no_key_update`.
+-- Return the newest of the events that say that a person retried the run, if it was stored after a given time. Execute
+-- the query after `lock_threads_for_no_key_update`.
 -- opens: events.payload with kind = 'action'
 SELECT v.created_at, v.payload FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text

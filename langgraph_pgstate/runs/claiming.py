@@ -15,8 +15,8 @@ from langgraph_pgstate.runs.requests import options_of
 from langgraph_pgstate.runs.types import ClaimedRun, Claims
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# Maximum number of statements of one claim. If a statement meets runs whose leases other processes hold, it puts these
-# runs off, and the claim repeats it to find other runs.
+# Maximum number of statements of one claim. If other processes hold the leases of runs that a statement finds, the
+# statement puts these runs off. The claim then sends the statement again, which finds other runs.
 _MOST_STATEMENTS: Final = 20
 _SET_ASIDE: Final = 1000
 # The same number as the `LIMIT` of `claim_runs`.
@@ -40,11 +40,12 @@ async def claim(
     ended: Sequence[str] = (),
     suspects: bool | None = None,
 ) -> Claims:
-    """Claim runs of some graphs with the leases of their threads, by priority and position.
+    """Claim runs of some graphs with the leases of their threads, by priority and by position in the queue.
 
-    One transaction in one round trip. More are needed if more than 100 runs are claimed, if other processes hold leases
-    (their runs are put off for a second), or if keys are at their limits (their runs are set aside). If the response is
-    lost, `tend` returns the claimed runs. The claim waits only a moment for a lock; see `runs/locking.py`.
+    One transaction in one round trip. Further transactions follow if more than 100 runs are claimed, if other processes
+    hold leases of runs (these runs are put off for a second), or if keys are at their limits (their runs are set
+    aside). If the response is lost, `tend` finds the claimed runs. The claim waits only a moment for a lock; see
+    `runs/locking.py`.
 
     Args:
         db: The connection.
@@ -74,8 +75,9 @@ async def claim(
         parameters["limit"] = asked = min(limit - len(claims.runs), _MOST_RUNS)
         given = {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE}
         opening: list[Statement] = [(queries.open_keys, {**given, **accepted})] if ended else []
-        # Without limits, the claim commits without waiting for the disk. If a server crash undoes the claim, the run
-        # has stored nothing yet. With limits, the claim must not be undone, because it counts for a rate.
+        # Without limits, the claim commits without waiting for the disk. A server crash that undoes the claim does no
+        # harm, because the run has stored nothing yet. With limits, it would undo the count for the rate, too, so the
+        # claim waits for the disk.
         begin = bounded_waits(queries, is_synced=claims.has_limits)
         # If data keys of the claimed runs are not loaded, the claim is undone, and repeated once they are loaded.
         rows = await db.fetch_readable([begin, *opening, (statement, parameters)])
@@ -111,7 +113,8 @@ async def choose_isolated(
 ) -> str | None:
     """Return the worker that must claim the queue's next run that must be alone: the worker with the fewest runs.
 
-    Only the returned worker stops claiming other runs, until it is idle. The other workers go on. One statement.
+    The returned worker must claim no other run until it is idle. Then it can claim this run. The other workers go on
+    claiming. One statement.
 
     Args:
         db: The connection.

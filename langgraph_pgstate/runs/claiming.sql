@@ -34,8 +34,7 @@ candidates AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS f
 ), occupied AS MATERIALIZED (
-    -- Runs whose lease another process holds or has locked. They are left out, because a claim that fails would count
-    -- for the rate.
+    -- Runs whose lease another process holds or has locked. They are not claimed, but put off for a second.
     SELECT c.thread_id, c.run_id FROM chosen c
     WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
         AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
@@ -49,8 +48,8 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- A server crash may undo a claim whose worker still uses `held.fencing_token + 1`. So a new token is at least
-        -- the clock's time, which exceeds that worker's token.
+        -- If a server crash has undone a claim, the claim's worker may still use the token `held.fencing_token + 1`. A
+        -- new token must be larger. So it is at least the clock's time.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
@@ -168,8 +167,8 @@ candidates AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS f
 ), occupied AS MATERIALIZED (
-    -- Runs whose lease another process holds or has locked. They are left out, because a claim that fails would count
-    -- for the rate.
+    -- Runs whose lease another process holds or has locked. They are left out here. Otherwise their claims would fail
+    -- later, and still count toward the rate.
     SELECT c.thread_id, c.run_id FROM chosen c
     WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
         AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
@@ -237,8 +236,8 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- A server crash may undo a claim whose worker still uses `held.fencing_token + 1`. So a new token is at least
-        -- the clock's time, which exceeds that worker's token.
+        -- If a server crash has undone a claim, the claim's worker may still use the token `held.fencing_token + 1`. A
+        -- new token must be larger. So it is at least the clock's time.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,

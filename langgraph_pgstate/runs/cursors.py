@@ -156,7 +156,7 @@ class ThreadCursor:
             if not self._given or _number_of(id) is None:
                 raise ConfigurationError(f"last_event_id must have the form RUN:12, not {last_event_id!r}")
             self._last[self._given] = id
-        # Runs whose end is reported even if it was before `_after`.
+        # Runs whose end is reported in any case. Of other runs, only ends after the time `_after` are reported.
         self._expected: set[str] = set()
         self._after: datetime | None = None
         self._since: datetime | None = None
@@ -231,8 +231,8 @@ class ThreadCursor:
 
 
 def held_once(event: T) -> list[T]:
-    """Return an event in a list, so that a generator can yield it without keeping a reference while the reader
-    waits.
+    """Return an event in a list. A generator yields `held.pop()`, so that it does not keep the event in memory until
+    the reader asks for the next one.
     """
     return [event]
 
@@ -248,7 +248,7 @@ def _number_of(last_event_id: str | int | None) -> int | None:
         return None
     try:
         number = int(str(last_event_id).partition(".")[0])
-        # The database refuses a larger number, and the statement that serves all readers would fail.
+        # Refuse a larger number here. The database would refuse the whole statement, which serves all readers.
         if number > _MOST_EVENTS:
             raise ValueError
         return max(0, number)

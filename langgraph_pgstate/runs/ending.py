@@ -1,4 +1,4 @@
-"""Ends of runs, written by their worker under the lease that it claimed with the run."""
+"""How a worker writes the end of a run: under the lease that the worker took when it claimed the run."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
 
 
 async def notify(db: Connection, queries: Queries, run_ids: Sequence[str]) -> None:
-    """Wake callers that wait for ended runs. Sends one statement. A caller that misses it finds the end by polling."""
+    """Wake callers that wait for ended runs, by one statement. Callers also poll, in case the notification is lost."""
     ids = [wake_key(db.tenant, run_id) for run_id in run_ids if len(run_id) <= _LONGEST_ID][:_MOST_IDS]
     await db.fetch(queries.notify_ended, {"run_ids": "\n".join(ids)})
 
@@ -219,7 +219,8 @@ async def _finish_with_thread(db: Connection, queries: Queries, key: RunKey, eve
     async with db.transaction():
         await db.fetch(*bounded_waits(queries))
         await db.execute(queries.release_leases, _keys([key]))
-        # The row is locked for update at once: two transactions that both raise a weaker lock would deadlock.
+        # Take at once the lock that the deletion needs. If two transactions first took a weaker lock that both can
+        # hold, each would then wait for the other.
         await db.fetch(queries.lock_thread_for_update, {"thread_id": key.thread_id})
         for statement in append_statements(queries, events):
             await db.execute(*statement)
@@ -273,9 +274,9 @@ async def _under_leases(
         The number of rows that the statement affected.
     """
     threads = {"thread_ids": [key.thread_id for key in keys]}
-    # Lock the lease before the thread's row, as guarded puts do. But a thread's first put and a deletion lock the row
-    # first, so they can deadlock with this transaction. Then its lock timeout ends this transaction, before PostgreSQL
-    # looks for deadlocks.
+    # Lock the lease before the thread's row, as guarded puts do. A deletion and the first put of a thread lock the row
+    # first, so they can deadlock with this transaction. In that case, the lock timeout of this transaction ends it
+    # before PostgreSQL looks for deadlocks.
     lease = queries.release_leases if keep_for is None else queries.renew_leases
     statements = [
         bounded_waits(queries),

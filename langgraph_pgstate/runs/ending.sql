@@ -73,8 +73,9 @@ WITH mine AS MATERIALIZED (
 DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = mine.thread_id AND queue.run_id = mine.run_id;
 
 -- name: requeue_run
--- Requeue a run that its worker runs under the current lease of its thread, for now or later, ahead of the other runs
--- of its thread and its queue. A run that must be cancelled is ready at once, so that other runs do not wait for it.
+-- Requeue a run that its worker runs under the current lease of its thread, ahead of the other runs of its thread and
+-- its queue. With `delay`, the run becomes ready after this many seconds. A run that must be cancelled is ready at once
+-- even then, so that other runs do not wait for it.
 -- Affects no row if the lease was lost. Execute it after `release_leases` and `lock_threads_for_no_key_update`.
 -- seals: runs.error_message
 -- seals: runs.error_traceback

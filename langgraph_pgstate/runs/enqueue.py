@@ -68,7 +68,7 @@ async def enqueue(
     notification: list[Statement] = [_notification(queries, db.tenant)] if notifies else []
     if db.keys is not None:
         for request in given:
-            # Note the owner here, because a new thread has no row yet from which it could be read.
+            # The owner determines the data key. A new thread has no row yet from which the owner could be read.
             db.keys.note_owner(request.thread_id, lambda request=request: request.owner)  # type: ignore[misc]
     data = {"data": [f"\\x{request.data.hex()}" for request in given], **_ids(given)}
     enqueueing: Statement = (queries.enqueue_runs, {"rows": json.dumps(rows), **data})
@@ -77,7 +77,8 @@ async def enqueue(
         if not supersedes and db.is_in_transaction:
             added = await db.fetch_together([*notification, *checks, enqueueing])
         elif not supersedes:
-            # A caller's transaction does without `plan_lookups`, which would also apply to the caller's statements.
+            # `plan_lookups` changes settings of the planner for the whole transaction, so it is not sent in a caller's
+            # transaction.
             planning: Statement = (queries.plan_lookups, {})
             # Notify after the commit, because a notifying commit waits for all other notifying commits.
             added = await db.fetch_together([planning, *checks, enqueueing], *notification)
@@ -156,7 +157,7 @@ def _refusal(error: Exception) -> PGStateError | None:
 
 
 async def notify(db: Connection, queries: Queries) -> None:
-    """Wake workers that listen. Sends one statement. A worker that misses it finds the run by polling."""
+    """Wake workers that listen, by one statement. Workers also poll, in case the notification is lost."""
     await db.fetch(*_notification(queries, db.tenant))
 
 

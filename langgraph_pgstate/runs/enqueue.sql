@@ -9,8 +9,8 @@ ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE fal
 
 -- name: lock_threads_for_no_key_update
 -- Lock the rows of some threads until the transaction ends, as `make_threads` does. A transaction that enqueues,
--- cancels, deletes or answers a queued run locks the thread first, because it decides which run is next. The end of a
--- run locks the lease before the thread.
+-- cancels, deletes or answers a queued run may change which run of the thread is next. So it locks the thread's row
+-- first. The end of a run locks the lease before the thread's row.
 SELECT 1 FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id FOR NO KEY UPDATE;
 
 -- name: lock_free_threads
@@ -118,7 +118,8 @@ WITH given AS MATERIALIZED (
     ) AS last_number, row_number() OVER (PARTITION BY g.thread_id, (g.due_at > g.at) IS TRUE ORDER BY g.place) AS nth
     FROM given g
 ), keys AS MATERIALIZED (
-    -- The position of a key's next ready run. If the key has a limit, its waiting runs are ordered by time.
+    -- For each key, the position in the queue of its next ready run. If runs of the key wait for a limit, the position
+    -- is the current time, which is behind the positions of these runs.
     SELECT k.queue, k.key, w.has_limit, CASE
         WHEN w.has_limit THEN (extract(epoch FROM now()) * 1000000::numeric)::bigint
         ELSE coalesce((

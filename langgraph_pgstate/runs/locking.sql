@@ -8,7 +8,7 @@ SELECT set_config('lock_timeout', :timeout::text, true), set_config('plan_cache_
     set_config('enable_seqscan', 'off', true), set_config('idle_in_transaction_session_timeout', :idle_timeout::text, true);
 
 -- name: plan_lookups
--- Make the server plan the transaction's prepared statements once. Statements with arrays would be planned at each
--- call, which takes longer than their execution. Plan for lookups by key, even if tables were empty when they were
--- analyzed.
+-- Make the server plan each prepared statement of the transaction only once. Otherwise it would plan statements with
+-- arrays at each call, which takes longer than their execution. Also make it plan for lookups by key, even if tables
+-- were empty when they were analyzed.
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true);

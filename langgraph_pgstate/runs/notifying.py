@@ -1,8 +1,8 @@
 """Notifications that wake workers, and callers that wait for the end of a run.
 
 The commit of a transaction that notifies takes a lock of the whole PostgreSQL cluster. So that such commits do not
-wait for one another, a process notifies workers at most every ten milliseconds. Notifications may be lost. Workers and
-waiting callers also poll.
+wait for one another, a process notifies workers at most every ten milliseconds. Notifications may be lost, so workers
+and waiting callers also poll.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ class EndListener:
 
     @contextmanager
     def calling(self, run_id: str | None, call: Callable[[], None]) -> Iterator[None]:
-        """Call a function in another thread whenever workers report the end of a run. The function must not block.
+        """Within this context, call a function whenever workers report the end of a run.
 
-        Without a run, the function is never called.
+        The function is called in another thread, and must not block. If `run_id` is `None`, it is never called.
         """
         key = None if run_id is None else wake_key(self._database.tenant, run_id)
         with self._lock:
@@ -162,7 +162,7 @@ class EndListener:
 
 
 def on_loop(call: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that makes the running event loop call another function. It may be called in any thread."""
+    """Return a function that makes the running event loop call `call`. Any thread may call the returned function."""
     loop = asyncio.get_running_loop()
 
     def schedule() -> None:

@@ -51,7 +51,9 @@ async def get_outcome(
     *,
     is_known: bool = False,
 ) -> tuple[str, Any]:
-    """Return the status of a run, and, if it has ended, the state that it left. Four round trips; one before the end.
+    """Return the status of a run, and, if it has ended, the state that it left.
+
+    Four round trips. If the run has not ended, one.
 
     Args:
         db: The connection.
@@ -64,8 +66,8 @@ async def get_outcome(
 
     Returns:
         The status and the values of the channels at the run's last checkpoint. If the run made no checkpoint, the
-        values at the checkpoint whose superstep it began; empty if there is none. For an interrupted run also
-        `__interrupt__`, the list of interrupts. For an `@entrypoint`, its return value instead of channels.
+        values at the checkpoint for which its tasks stored writes; empty if they stored none. For an interrupted run
+        also `__interrupt__`, the list of interrupts. For an `@entrypoint`, its return value instead of channels.
 
     Raises:
         RunFailedError: If the run ended with an error or took too long.

@@ -111,7 +111,7 @@ class AsyncRunQueue(AsyncRunHistory):
             queue: Name of the queue.
             key: The key to limit, or `*` for every key that has no limit of its own. By default, the whole queue is
                 limited. Runs without a key are under the limit of the queue only.
-            concurrency: Maximum number of running runs; 0 for none.
+            concurrency: Maximum number of running runs; with 0, no run is claimed.
             rate: Maximum number of attempts in a period. Without `concurrency` and `rate`, the limit is removed.
 
         Raises:
@@ -136,8 +136,9 @@ class AsyncRunQueue(AsyncRunHistory):
         """Limit the cost of the model calls of recorded graphs per day (UTC). One statement; safe to repeat.
 
         Once the known cost has reached the budget, further calls raise `BudgetExceededError`, also in the middle of a
-        run, and an event of the kind `budget` is stored. All runs of a process are counted together. A call in progress
-        counts as much as the last call of its model. Costs of other processes are known two to five seconds late.
+        run, and an event of the kind `budget` is stored. The cost of a call is known to its own process when the call
+        ends, and to other processes two to five seconds later. A call in progress counts as much as the last call of
+        its model.
 
         Args:
             amount: Cost in the currency of the prices; `None` removes the budget.

@@ -165,8 +165,8 @@ SELECT DISTINCT thread_id FROM (
 ) AS due;
 
 -- name: make_due
--- Put delayed runs that are due now behind the other runs of their threads, and set the time since when they wait.
--- Execute it after `lock_threads_for_no_key_update`.
+-- Put delayed runs that are due now behind the other runs of their threads. They count as enqueued when they became
+-- due. Execute it after `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET
     run_after = NULL, number = due.number, enqueued_at = greatest(queue.enqueued_at, queue.run_after)
 FROM (

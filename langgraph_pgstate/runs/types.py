@@ -397,7 +397,7 @@ class StreamPage(NamedTuple):
         status: The run's status; `None` if it does not exist.
         error_type: Type of its error.
         error_message: Message of its error.
-        last_event: Number of the run's last event, stored when an attempt ends.
+        last_event: Number of the run's last event. The database stores this number only when an attempt ends.
         batches: Batches of events, in order.
         is_full: Whether there may be more.
         ended_at: Time at which the run ended.
@@ -437,10 +437,10 @@ class WantedRuns(NamedTuple):
 
     Attributes:
         thread_id: Id of the thread.
-        since: The moment; `None` if one of the thread's runs determines it.
-        run_id: Without `since`, the moment is the start of this run, if the run exists.
-        ended_since: Otherwise, the moment is the start of the first run that ended after this time, if there is one. If
-            none of the three determines the moment, it is the start of the newest run.
+        since: The moment. If it is `None`, the moment is the start of one of the thread's runs: of the run `run_id`,
+            or else of the run that `ended_since` names, or else of the newest run.
+        run_id: A run, which may not exist.
+        ended_since: A time. It names the first run that ended after this time, if there is one.
     """
 
     thread_id: str

@@ -88,14 +88,17 @@ def body_of(delivery: Delivery) -> bytes:
 
 
 def delay_after(attempts: int) -> float | None:
-    """Return the seconds until the next attempt; `None` after the last attempt, 2.4 hours after the first."""
+    """Return the seconds until the next attempt; `None` after the last one, which is 2.4 hours after the first."""
     if attempts >= MAX_ATTEMPTS:
         return None
     return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1)))
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL, with its port if given, as `claim` compares it; the URL if it cannot be parsed."""
+    """Return the host of a URL, and its port if the URL has one, in the form that `claim` takes as `busy`.
+
+    Return the URL itself if it cannot be parsed.
+    """
     try:
         return urlsplit(url).netloc.lower()
     except ValueError:

@@ -17,7 +17,8 @@ WHERE webhooks.thread_id = due.thread_id AND webhooks.run_id = due.run_id AND we
 RETURNING webhooks.thread_id, webhooks.run_id, webhooks.ended_at, webhooks.url, webhooks.attempts, webhooks.run, now();
 
 -- name: delete_webhook
--- Delete a webhook that was delivered or is no longer wanted, unless another process has claimed it since.
+-- Delete a webhook that was delivered or is no longer wanted. With `attempts`, delete it only if no other process has
+-- claimed it after this attempt.
 DELETE FROM /*schema*/webhooks
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz
     AND (:attempts::integer IS NULL OR attempts = :attempts);

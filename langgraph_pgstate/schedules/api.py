@@ -184,7 +184,7 @@ class AsyncSchedules:
 
         Args:
             name: Name of the schedule.
-            run_id: Id of the run, under which it is enqueued once; a new id by default.
+            run_id: Id of the run; a new id by default. If a run of this id was enqueued before, no run is enqueued.
             by: Name of the person who triggers the run. It is stored in events of the kind `action` on the run's thread
                 and on the thread `schedule:NAME`.
             unless_done_within: Refuse the run if a person has triggered another run within this time. Pass the time

@@ -124,7 +124,7 @@ async def trigger(
     by: str | None = None,
     within: timedelta | None = None,
 ) -> EnqueuedRun:
-    """Enqueue a run of a schedule now, even if it is paused. If `by` names a person, store events about it.
+    """Enqueue a run of a schedule now, even if the schedule is paused. If `by` is given, store events with this name.
 
     The ticks are not changed. One transaction; idempotent with the run's id. With `within`, the run is refused if a
     person has triggered another run within that time.

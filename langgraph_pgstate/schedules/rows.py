@@ -63,7 +63,7 @@ class ScheduleRequest:
     """A validated and encoded schedule.
 
     Attributes:
-        row: The schedule's own columns.
+        row: The schedule's columns, except those that `run` determines.
         zone: Time zone of the schedule.
         run: A template of the schedule's runs; its ids are not used.
     """
@@ -79,7 +79,7 @@ class ScheduleChange:
 
     Attributes:
         name: Name of the schedule.
-        row: The schedule's own columns that change.
+        row: The schedule's columns that change, except those that `run` determines.
         run: A run with the new arguments and options.
         names: The arguments and options of runs that change.
         metadata: Metadata to merge into those of the schedule's runs.

@@ -27,7 +27,7 @@ def zone_of(name: str) -> ZoneInfo:
     """
     if not isinstance(name, str):
         raise ArgumentTypeError(f"timezone must be a name like 'Europe/Prague', not {type(name).__name__}")
-    # For any other name, `ZoneInfo` would look for a file and import a module.
+    # Do not call `ZoneInfo` with an unknown name, because it would look for a file and import a module of this name.
     if name not in _zones():
         raise ConfigurationError(f"the time zone must be a known name like 'Europe/Prague', not {name!r}")
     return ZoneInfo(name)

@@ -17,7 +17,10 @@ from langgraph_pgstate.schema.queries import Queries
 
 
 class Isolation:
-    """The workers of this process that have runs, and the worker whose run must be alone in it. Thread-safe."""
+    """The workers of this process that have runs, and the one whose run must be the only run of the process.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self.reset()

@@ -101,7 +101,8 @@ class Control:
             self._wake_webhooks,
             adopts,
         )
-        # The lanes of a worker that serves all tenants; `None` if the worker has a single lane.
+        # The lanes of the tenants that have work, if the worker serves all tenants. `None` if the worker has only the
+        # single lane `_lane`.
         self._tenants: TenantLanes | None = None
         self._is_once = self._is_drain_logged = False
         self._started = threading.Event()
@@ -132,7 +133,7 @@ class Control:
             raise error
 
     def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
-        """Accept the outcome of an execution. Its code has ended, except for OS threads that it has left behind."""
+        """Accept the outcome of an execution whose code has ended. OS threads that the code started may still run."""
         lane = self._duties.lanes.get(execution.tenant)
         if lane is not None:
             lane.report(execution, outcome)
@@ -255,7 +256,7 @@ class Control:
         now = time.monotonic()
         is_busy = any(lane.is_busy for lane in [*duties.lanes.values()])
         if duties.is_draining:
-            # After this time, all leases of the worker have expired.
+            # Wait no longer than until all leases have expired. Then other workers may take over the runs.
             return is_busy and now < duties.draining_since + self._settings.drain_timeout + self._settings.lease_ttl
         return is_busy or not (self._is_once and claimed_all)
 

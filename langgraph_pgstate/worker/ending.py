@@ -31,9 +31,10 @@ class Ender:
         recording: Settings for recorded errors.
         seconds: Seconds after which a call stops ending runs one by one, so that leases are renewed.
         note_end: Called with each execution whose run has ended in the queue, or was requeued.
-        leave: Called with each execution whose run is left until its lease expires.
-        left: Keeps the leases of ended runs whose code still runs.
-        ttl: Seconds for which a lease in `left` is renewed.
+        leave: Called with each execution whose run this worker cannot end. The run stays as it is until its lease
+            expires.
+        left: Keeps the leases of runs that were ended while their code still runs.
+        ttl: Seconds for which such a lease is renewed.
         follow: Returns the request to enqueue after a run has succeeded; `None` if no run follows.
 
     Attributes:
@@ -95,7 +96,7 @@ class Ender:
     def notify(self, database: Database) -> None:
         """Notify the callers that wait for ended runs.
 
-        The notification is sent after the commit, and may be lost. A caller that misses it finds the end by polling.
+        The notification is sent after the commit, and may be lost. So callers also poll.
         """
         ended, self._ended = self._ended, []
         if ended:
@@ -210,7 +211,8 @@ class Ender:
         except ConfigurationError:
             if error is None or error == error.as_ascii():
                 raise
-        # The encoding of the database may lack some characters. A run whose end is not stored would run again.
+        # The encoding of the database may lack some characters of the error. Store the end without them, because
+        # otherwise the run would run again.
         return self._finish(database, execution, status, error.as_ascii(), retry_after, keep_for)
 
     def _follower_of(self, execution: RunExecution, status: str) -> RunRequest | None:

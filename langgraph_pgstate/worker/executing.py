@@ -459,8 +459,8 @@ def choose_step(
     if claimed.checkpoint_id is None:
         if request.expected_head is not None and claimed.head_id != request.expected_head:
             raise StaleHeadError(claimed.thread_id, "", request.expected_head, claimed.head_id)
-        # The run has stored nothing. A command, or an input for the same checkpoint, has the same effect when it is
-        # given again.
+        # No attempt has stored a checkpoint yet, so give the graph the run's input or command. If an earlier attempt
+        # gave it, too, the effect is the same.
         given = request.input if request.command is None else request.command
         repairs = request.command is None and given is not None and claimed.head_id is not None
         asked = configurable_of(request.config)

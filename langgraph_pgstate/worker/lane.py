@@ -179,7 +179,7 @@ class Lane:
         self._database.run_within(1.0, tending.delete_worker, self._queries, self._duties.worker_id)
 
     def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
-        """Accept the outcome of an execution. Its code has ended, except for OS threads that it has left behind.
+        """Accept the outcome of an execution whose code has ended. OS threads that the code started may still run.
 
         Any thread may call it.
         """
@@ -266,7 +266,7 @@ class Lane:
     def _notify_of_ends(self) -> None:
         self.ender.notify(self._database)
         if self.tenant is not None and self.ender.given_back > self._given_back:
-            # This notification makes workers that serve all tenants check this tenant's queue.
+            # Runs were requeued. Notify other workers that serve all tenants, so that they check this tenant's queue.
             self._given_back = self.ender.given_back
             with suppress(PGStateError):
                 self._database.run_once(enqueue.notify, self._queries)

@@ -59,7 +59,7 @@ class LeftRuns:
         log.info("run %s of thread %s has ended, but its code still runs; other runs wait", *_names(execution))
 
     def tend(self, database: Database) -> None:
-        """Renew the leases when it is time. Release the leases of code that has ended or exceeded `drain_timeout`.
+        """Renew the leases when it is time. Release a lease once the run's code has ended or exceeded `drain_timeout`.
 
         Raises:
             PGStateError: If the queue is not available.

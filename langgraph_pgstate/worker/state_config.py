@@ -66,7 +66,8 @@ def load_state_config(file: Path | None) -> StateConfig:
 def load_encryption(file: Path) -> Encryption | None:
     """Return the encryption of a `langgraph.json`. The blob handlers of LangGraph's `Encryption` encrypt the data keys.
 
-    Return `None` if `PGSTATE_ENCRYPTION_KEYS` is set. The other variables `PGSTATE_ENCRYPTION_*` set the other options.
+    Return `None` if `PGSTATE_ENCRYPTION_KEYS` is set, because this variable prevails over the file. The file sets only
+    the master key. The other options come from the variables `PGSTATE_ENCRYPTION_*`.
 
     Raises:
         ConfigurationError: If the object at `encryption.path` cannot be found, or has handlers that are not supported.

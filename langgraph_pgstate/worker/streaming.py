@@ -1,9 +1,9 @@
 """Writing of the events of the runs that a worker executes.
 
-The events of all runs are stored together, every 50 ms. A transaction that stores a checkpoint or task writes also
-stores the events that the run has yielded so far. Stored work is not repeated after a crash, so its events must not be
-lost. The end of a run stores the run's last events. Events that come before a checkpoint wait a little longer, to be
-stored with it.
+The events of all runs are stored together, every 50 ms. When a checkpoint or the writes of a task are stored, the same
+transaction stores the events that the run has yielded so far. Otherwise a crash could lose these events, because stored
+work is not repeated. The transaction that ends a run stores the run's last events. Events that a checkpoint usually
+follows wait a little longer, to be stored with the checkpoint.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class RunStream:
         self._has_namespaces = request.stream_subgraphs
         self._step = self._told_step = streams.NO_STEP
         self._changed = threading.Condition()
-        # Encoded events, each with its superstep. `_step` becomes the next superstep when an event has a checkpoint.
+        # Encoded events, each with its superstep. After an event of the mode `checkpoints`, `_step` is the superstep
+        # that follows this checkpoint.
         self._events: list[tuple[bytes, int]] = []
         self._frozen: deque[EventBatch] = deque()
         self._bytes = self._frozen_to = 0
@@ -195,8 +196,8 @@ class RunStream:
     def send(self, transaction: Hashable) -> list[EventBatch]:
         """Return the batches to store in a transaction of the saver. Call `note_commit` after its commit."""
         batches = self.freeze()
-        # Replace the number of a failed transaction that had the same id. Do not use `_frozen_to`, because another OS
-        # thread may have frozen more events after `freeze` returned.
+        # If an earlier transaction of this id has failed, replace its number of events. Do not take the number from
+        # `_frozen_to`, because another OS thread may have frozen more events after `freeze` returned.
         self._sent[transaction] = batches[-1].position + batches[-1].length if batches else 0
         return batches
 

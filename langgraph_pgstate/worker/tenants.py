@@ -39,7 +39,8 @@ _LIST_SECONDS: Final = 0.5
 # Seconds until a tenant is checked again because another worker was claiming its runs.
 _SOON_SECONDS: Final = 0.02
 
-# If the work of a tenant fails after this many seconds, the database counts as unavailable for all tenants.
+# If the work of a tenant takes this many seconds or more and then fails, the database counts as unavailable for all
+# tenants.
 _SLOW_SECONDS: Final = 0.5
 
 log = logging.getLogger("langgraph_pgstate.worker")

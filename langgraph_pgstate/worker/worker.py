@@ -183,7 +183,8 @@ class Worker(_Worker):
         try:
             self._start()
         except BaseException:
-            # The thread may have started, and `close` is not called after an error in `__enter__`.
+            # Stop the control thread, which may have started. Python does not call `__exit__` after an error in
+            # `__enter__`.
             self._control.drain()
             raise
         return self
@@ -241,7 +242,7 @@ class Worker(_Worker):
 
     def _begin(self, executions: Sequence[RunExecution]) -> None:
         for execution in executions:
-            # Threads of a thread pool would delay the interpreter's exit.
+            # Start a daemon thread, because threads of a thread pool would delay the interpreter's exit.
             name = f"pgstate-run-{execution.key.run_id}"
             threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
 
@@ -284,8 +285,8 @@ class AsyncWorker(_Worker):
         try:
             await asyncio.to_thread(self._start)
         except BaseException:
-            # A cancelled call does not stop the control thread, and `__aexit__` is not called after an error in
-            # `__aenter__`. So drain it here.
+            # Stop the control thread, which may have started. Python does not call `__aexit__` after an error or a
+            # cancellation in `__aenter__`.
             self._control.drain()
             raise
         return self
