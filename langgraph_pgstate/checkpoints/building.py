@@ -23,7 +23,7 @@ class Batch(NamedTuple):
         statements: The guard's statements, the statement of the checkpoint, and the hook's statements, in this order.
         position: Index of the statement that stores the checkpoint. The statement affects no row if the checkpoint
             cannot be stored in this way, for example because a checkpoint from which it inherits values was changed.
-        replaces: Whether the batch replaces a checkpoint of the same id. If false, it fails if there is one.
+        replaces: Whether the batch replaces a checkpoint of the same id. If false, such a checkpoint makes it fail.
         is_recorded: Whether the batch stores rows of the hook.
     """
 

@@ -360,8 +360,8 @@ FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = ANY(:checkpoint_ids);
 
 -- name: measure_values
--- Return the bytes of some checkpoints, by their position in a list: states, pending writes, and each segment at the
--- position of the first checkpoint that has it.
+-- Return the sizes of the checkpoints of a list in bytes, by position in the list. A checkpoint's size includes its
+-- state, its pending writes, and the segments that no earlier checkpoint of the list has.
 SELECT place, sum(bytes)::bigint FROM (
     SELECT f.place, octet_length(s.data) AS bytes
     FROM unnest(:segment_ids::integer[], :segment_places::integer[]) AS f (segment_id, place)

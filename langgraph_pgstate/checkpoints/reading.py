@@ -50,7 +50,7 @@ class CheckpointRow:
 
     @property
     def element_count(self) -> int:
-        """The number of elements of lists that are stored one by one; 0 if the state is damaged."""
+        """Number of list elements, without lists that are stored whole; 0 if the state is damaged."""
         try:
             entries = self.decode().manifest.entries.values()
         except (CorruptStateError, UnreadableFormatError):

@@ -239,7 +239,7 @@ def decoding_hook(
         fallback: The serializer's own hook.
         digests: Receives the fingerprint of each message that the hook builds, in order.
         generic_seed: Seed for messages whose fields contain extensions.
-        were_plain: Whether all messages were plain when they were stored. The check is then skipped.
+        were_plain: Whether all messages were plain when they were stored. Then the hook does not check this again.
     """
     unpack = ormsgpack.unpackb
     digest = xxhash.xxh3_128_digest

@@ -181,7 +181,7 @@ def _extension_hook(types: Types) -> Callable[[int, bytes], Any]:
 
 
 def _find_builder(types: Types, module: str, name: str, code: int | None = None, method: str = "") -> Any:
-    """Return the callable that builds a type; report and return `None` if its values are read as plain data."""
+    """Return the callable that builds a type. If its values are read as plain data, report this and return `None`."""
     if not type(module) is type(name) is type(method) is str:
         raise TypeError("the module and name of a type must be strings")
     if code == EXT_METHOD_SINGLE_ARG:

@@ -237,7 +237,7 @@ def encode_state(
 def list_segments(data: bytes, segment_ids: Sequence[int]) -> bytes:
     """Return a state for encryption, preceded by the number and a digest of its row's segments.
 
-    The row may later name more segments after these.
+    The number is needed because the row may later name more segments after these.
     """
     count = len(segment_ids).to_bytes(_COUNT_BYTES, "big")
     return bytes((frames.LISTED,)) + count + _digest(segment_ids) + data

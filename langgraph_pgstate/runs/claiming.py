@@ -56,7 +56,8 @@ async def claim(
         limit: Maximum number of runs to claim.
         ttl: Seconds until the leases expire, unless they are renewed.
         versions: For each graph, the accepted versions. Runs without a version are always accepted.
-        has_limits: Whether the queue had limits at the last claim. If it still has, this saves a statement.
+        has_limits: Whether the queue had limits at the last claim. If it still has limits, knowing this saves a
+            statement.
         ended: Keys of ended runs. Other runs of these keys that wait for their limits are claimed, too.
         suspects: Whether to claim only runs that must be alone in their worker (true), or only other runs (false); all
             by default.

@@ -362,7 +362,7 @@ WITH RECURSIVE keys AS (
 SELECT key FROM keys WHERE key IS NOT NULL LIMIT :page_size::integer;
 
 -- name: open_keys
--- Make as many runs of some keys claimable as the limits allow, in their order. Only runs of graphs and versions that
+-- Make runs of some keys claimable, in their order, as many as the limits allow. Only runs of graphs and versions that
 -- the worker accepts count, because a run that no worker claims would block the others. Locked runs are left out.
 WITH accepted AS MATERIALIZED (
     SELECT * FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version)

@@ -113,5 +113,5 @@ def first_tick(cron: str, zone: ZoneInfo, moment: datetime, end_at: datetime | N
 
 
 def next_ticks(cron: str, zone: ZoneInfo, next_at: datetime, count: int) -> tuple[datetime, ...]:
-    """Return a tick and some ticks after it."""
+    """Return `count` ticks: the tick `next_at`, and the ticks after it. There may be fewer."""
     return (next_at, *islice(ticks_after(cron, zone, next_at), count - 1))
