@@ -95,6 +95,7 @@ async def _checkpointer() -> AsyncIterator["AsyncPGStateSaver"]:
         yield saver
 
 
-# langgraph-api (0.16.7) cuts `langgraph_pgstate.agent_server:checkpointer` at the last dot and looks into the module's
-# `__dict__`, past `__getattr__`. It also takes `langgraph_pgstate.agent_server.checkpointer`.
+# langgraph-api (0.16.7) cuts `langgraph_pgstate.agent_server:checkpointer` at the last dot. It looks up the second part
+# in the `__dict__` of this package, which does not call `__getattr__`, so the attribute must exist. It also takes
+# `langgraph_pgstate.agent_server.checkpointer`.
 globals()["agent_server:checkpointer"] = _checkpointer

@@ -66,9 +66,9 @@
         ├── UnavailableError                 no connection is available, or the connection was lost
         └── ConflictError                    a transaction failed because of a concurrent one
 
-Parentheses name the additional base class, which is what LangGraph's own savers raise in the same case. `retryable`
-says whether the same call may succeed when it is repeated. A missing checkpoint is not an error: LangGraph expects
-`None`.
+Parentheses name additional base classes: what LangGraph's own savers, or Python, would raise in such a case.
+`retryable` says whether the same call may succeed when it is repeated. A missing checkpoint is not an error: LangGraph
+expects `None`.
 """
 
 from __future__ import annotations
@@ -857,9 +857,9 @@ class ToolFailedError(ToolError):
 
 
 class ToolTimeoutError(ToolError, TimeoutError):
-    """A tool took longer than its policy allows. The outcome is unknown until its code ends; then it is recorded.
+    """A tool took longer than its policy allows. Until the code of the tool ends, the outcome is unknown.
 
-    The transaction of a transactional tool was rolled back.
+    When the code ends, the outcome is recorded. If the tool is transactional, its transaction was rolled back.
     """
 
     def __init__(self, tool: str, thread_id: str, idempotency_key: str, seconds: float) -> None:

@@ -72,9 +72,9 @@ def is_heavy(value: Any, *, size: int = HEAVY_BYTES) -> bool:
 
 
 def room_beside(value: Any, size: int, count: int) -> tuple[int, int]:
-    """Return how much of two limits remains after a value: bytes of strings; number of lists, objects and their items.
+    """Return what a value leaves of two limits: of the bytes of strings, and of the number of lists, objects and items.
 
-    A negative result means that the value exceeds that limit; the rest of the value was not read.
+    A negative number means that the value exceeds this limit. The rest of the value was then not read.
     """
     left = [value]
     while left:

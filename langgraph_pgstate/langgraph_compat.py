@@ -97,8 +97,8 @@ TESTED_VERSIONS: Final = ("1.2.15", "1.2.24")
 
 _LAST: Final = "_last_v6_timestamp"
 _UUID6: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-# Ids with this time or a later one are ignored: half of the range of an id's 60-bit time (in 100 ns since 1582), the
-# year 3409. No clock shows it, and it leaves the generator enough of the range.
+# Ids with this time or a later one are ignored. It is the middle of the range of an id's 60-bit time (in 100 ns since
+# 1582), in the year 3409: no clock shows a later time, and the other half of the range remains for the generator.
 _END: Final = 1 << 59
 _EPOCH: Final = 0x01B21DD213814000
 _SECOND: Final = 10_000_000
@@ -336,8 +336,9 @@ def close_waiting_callbacks() -> None:
 def event_handler(send: Callable[[dict[str, Any]], None]) -> BaseCallbackHandler:
     """Return a handler that calls a function with each event that `astream_events(version="v2")` yields for a run.
 
-    The function is called before the run continues, unlike a reader of that method's queue. So the events that precede
-    a stored checkpoint have been sent. Chunks of the run itself are left out, because `stream` yields them.
+    The function is called before the run continues. `astream_events` itself puts events into a queue that is read
+    later. So the events that precede a stored checkpoint have been sent. Chunks of the run itself are left out, because
+    `stream` yields them.
 
     Args:
         send: The function. It is called on the event loop or in the thread where the event happens.
@@ -428,7 +429,7 @@ def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
     with _replacing_counters:
         before: _C | Any = lazy._counter
         if type(before) is not kind:
-            # LangGraph's counter can only be advanced, and the number that it returns is its count.
+            # LangGraph's counter is read by advancing it: the number that it then returns is the count so far.
             lazy._counter = kind(0 if before is None else before())
         counter: _C = lazy._counter
         return counter
@@ -470,8 +471,8 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
                 return ormsgpack.Ext(code, encode_exactly(content))
             if id(type(value)) not in noted:
                 note(value)
-            # Encode numpy arrays as LangGraph does: its strict hook can build them, but not the tuples of the exact
-            # form.
+            # Encode numpy arrays as LangGraph does. In strict mode, its hook builds arrays from this form, but not from
+            # the tuples of the exact form.
             is_array = type(value).__module__ == "numpy"
             return (convert if is_array else convert_exactly)(value)
 

@@ -89,7 +89,7 @@ def check_ttl_strategy(name: str, strategy: Any) -> TtlStrategy:
 
 
 def check_lasting(url: str) -> str:
-    """Return the URL of a place whose objects remain when this process ends. The place itself checks its form.
+    """Return the URL of a place whose objects remain when this process ends. The URL's form is checked later.
 
     Raises:
         ConfigurationError: If the URL names the memory of this process.

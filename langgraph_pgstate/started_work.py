@@ -21,7 +21,7 @@ from langgraph_pgstate.langgraph_compat import current_run
 
 T = TypeVar("T")
 
-# By `id(run)`: a run of LangGraph and the work that follows it. The reference keeps the id from being used again.
+# By `id(run)`: a run of LangGraph and the work that follows it. The run is kept, so that its id is not used again.
 _runs: dict[int, tuple[Any, StartedWork]] = {}
 _works: contextvars.ContextVar[tuple[StartedWork, ...]] = contextvars.ContextVar("pgstate_started_work", default=())
 

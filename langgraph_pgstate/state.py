@@ -98,7 +98,7 @@ _EXIT_SECONDS: Final = 10.0
 
 
 class _Fresh(Database):
-    """A database that first writes records that wait in the recorder, so that an operation can read them."""
+    """A database that writes the waiting records of the recorder before each operation, which can then read them."""
 
     def __init__(self, database: Database, recorder: Recorder) -> None:
         self.schema, self.tenant = database.schema, database.tenant
@@ -112,7 +112,7 @@ class _Fresh(Database):
         return self._inner.run(operation, *args, **kwargs)
 
     def for_tenant(self, tenant: str, check: Check | None = None) -> Database:
-        """Return the database of a tenant without this step, because the tenant's state has its own recorder."""
+        """Return the database of a tenant. It writes no records first: the tenant's state has its own recorder."""
         return self._inner.for_tenant(tenant, check)
 
 
@@ -131,7 +131,7 @@ class _AsyncFresh(AsyncDatabase):
         return await self._inner.run(operation, *args, **kwargs)
 
     def for_tenant(self, tenant: str, check: Check | None = None) -> AsyncDatabase:
-        """Return the database of a tenant without this step, because the tenant's state has its own recorder."""
+        """Return the database of a tenant. It writes no records first: the tenant's state has its own recorder."""
         return self._inner.for_tenant(tenant, check)
 
 
@@ -210,7 +210,7 @@ class _State:
         self._counts_reads = options.get("recover_journal", True)
 
     def _saver_options(self, options: StateOptions) -> SaverOptions:
-        # The serializer has its allowed types already, and the database has its tenant.
+        # Reset what was applied already: the serializer has its allowed types, and the database has its tenant.
         shared: StateOptions = {
             **options,
             "serde": self._codec.serde,
@@ -669,8 +669,8 @@ class PGState(_State):
     ) -> MaintenanceReport:
         """Make the coming months' partitions, end runs of processes that died, and delete what has expired.
 
-        Expired threads are deleted, as by `threads.sweep`. If no run of a thread is ready in the queue, the next one is
-        made ready. A report is stored with the sizes of the tables; see `overview`.
+        Expired threads are deleted or pruned, as by `threads.sweep`. If a thread has runs in the queue, but none of
+        them is ready, its next run is made ready. A report is stored with the sizes of the tables; see `overview`.
 
         Args:
             months: Number of coming months whose partitions are made.

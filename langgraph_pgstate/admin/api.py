@@ -191,7 +191,8 @@ class Admin:
             version: The target version; by default the newest.
 
         Returns:
-            Names of the migrations applied or reverted, in that order, each after `"up "` or `"down "`.
+            Names of the migrations in the order in which they were applied or reverted, each after `"up "` or
+            `"down "`.
 
         Raises:
             ConfigurationError: If there is no such version.
@@ -304,7 +305,7 @@ class Admin:
         If interrupted, a repeated call continues with the same keys. A call after the end begins a new rotation.
 
         Args:
-            scope: The name of a data key; by default the data keys of all scopes.
+            scope: The only scope whose data key is replaced; by default the data keys of all scopes are.
             wait: Whether to wait for other processes. If false, a later call must end the rotation.
             progress: Called after each page.
 

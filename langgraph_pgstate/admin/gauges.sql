@@ -27,8 +27,8 @@ WHERE w.seen_at > now() - interval '30 seconds'
 GROUP BY served.queue;
 
 -- name: measure_running
--- Return the number of running runs, of runs whose process has died, and the age in seconds of the oldest. Reads at
--- most a given number of runs.
+-- Return the number of running runs, how many of them have a dead process, and the age in seconds of the oldest running
+-- run. Reads at most a given number of runs.
 SELECT count(*), count(*) FILTER (WHERE r.alive_until < now()),
     coalesce(max(extract(epoch FROM now() - r.started_at)), 0)::double precision
 FROM (
@@ -108,8 +108,8 @@ FROM (
 GROUP BY e.tool;
 
 -- name: measure_journal
--- Return the number of entries that are not in the tables yet, and the age in seconds of the oldest. Reads at most a
--- given number of entries.
+-- Return the number of journal rows, whose entries are not in the other tables yet, and the age in seconds of the
+-- oldest row. Reads at most a given number of rows.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - j.created_at)), 0)::double precision
 FROM (
     SELECT n.created_at FROM /*schema*/journal n LIMIT :most
@@ -124,8 +124,8 @@ FROM (
 ) AS t;
 
 -- name: measure_webhooks
--- Return the number of webhooks to deliver, the seconds since the end of the oldest of their runs, and the number of
--- webhooks that could not be delivered in the last day. Reads at most a given number of rows of each.
+-- Return the number of webhooks to deliver, the seconds since the first of their runs ended, and the number of webhooks
+-- that failed for good and whose runs ended in the last day. Reads at most a given number of rows of each.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - w.ended_at)), 0)::double precision, (
     SELECT count(*) FROM (
         SELECT 1 FROM /*schema*/webhooks f

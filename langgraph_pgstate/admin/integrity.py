@@ -300,7 +300,7 @@ class _Check:
                 self._problem(str(address), f"segment {segment_id}: {segment.why}")
 
     def _broken(self, entry: Entry) -> Iterable[tuple[int, str]]:
-        """Return `(segment, why)` of each unreadable piece of a value; segment 0 for a value in the row."""
+        """Return `(segment, why)` of each unreadable piece of a value; segment 0 if the value is in its row itself."""
         match entry:
             case Inline(type_, data) if self._codec is not None:
                 codec = self._codec
@@ -329,7 +329,7 @@ class _Check:
 
 
 def _places(entry: Entry) -> Iterable[tuple[int, tuple[str, int, int] | None]]:
-    """Return the places of a value's pieces: a segment and `(type, offset, length)`, or `None` for its elements."""
+    """Return the places of a value in segments, as in `_Segment.decoded`, each after the id of its segment."""
     if isinstance(entry, Slice):
         yield entry.segment_id, (entry.type, entry.offset, entry.length)
     elif isinstance(entry, Elements):

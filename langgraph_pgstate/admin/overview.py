@@ -20,7 +20,7 @@ from langgraph_pgstate.schema.types import AppliedMigration
 
 _NOTES: Final = 400
 _STATEMENTS: Final = 20
-# SQLSTATEs if the view cannot be read or has another version.
+# SQLSTATEs if the view pg_stat_statements cannot be read or is of another version.
 _NOT_THERE: Final = ("42501", "55000", "42P01", "42703")
 _STATEMENT_LENGTH: Final = 600
 
@@ -48,7 +48,7 @@ async def get_overview(db: Connection, queries: Queries) -> DatabaseOverview:
 
 
 async def _slowest(db: Connection, queries: Queries, schema: str) -> tuple[SlowStatement, ...] | None:
-    """Return the statements that took the most time; `None` if the extension is not loaded or not readable."""
+    """Return the statements that took the most time; `None` if pg_stat_statements is not loaded or not readable."""
     parameters = {"length": _STATEMENT_LENGTH, "tables": f'"{queries.schema}".', "page_size": _STATEMENTS}
     try:
         rows = await db.fetch(extension_queries(schema).list_slow_statements, parameters)

@@ -47,7 +47,7 @@ def rotate(
                 progress(RotationProgress("", report.rows, report.values, missing))
             time.sleep(missing)
         elif report.problems or (found and report.values == before):
-            # Another pass would find the same values.
+            # Another pass would find the same values: they do not decrypt, or this pass could not change any.
             return report
         elif not found:
             report.retired = database.run(retire_keys, queries, [*ages])

@@ -75,8 +75,8 @@ class Outline:
 
     Attributes:
         checkpoints: `(checkpoint_ns, checkpoint_id)` of each checkpoint.
-        tasks: `(checkpoint_ns, checkpoint_id)` of pending writes, with the task and the special channel's number (0 for
-            other channels).
+        tasks: `((checkpoint_ns, checkpoint_id), task, number)` of each pending write. The number is that of a special
+            channel, like -1 for errors; 0 for other channels.
         sizes: Bytes of the pending writes, by checkpoint.
     """
 
@@ -185,9 +185,10 @@ async def transfer_thread(
 
 
 def _went_on(there: Outline, here: Outline) -> bool:
-    """Return whether the target has later checkpoints or other pending writes than the source ever had.
+    """Return whether the target has gone on without the source, by later checkpoints or by other pending writes.
 
-    Earlier checkpoints that only the target has were pruned from the source after an earlier copy.
+    Checkpoints that only the target has, and that are not later, do not count: after an earlier copy, they were pruned
+    from the source.
     """
     own = there.checkpoints - here.checkpoints
     newest = max((id for _, id in here.checkpoints & there.checkpoints), default="")

@@ -14,7 +14,7 @@ SELECT checkpoint_id, parent_checkpoint_id, metadata::text, state, segment_ids, 
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: import_thread
--- Insert a thread's row, or extend the time between its `created_at` and `updated_at`.
+-- Insert a thread's row. An existing row gets missing owners, the earlier `created_at` and the later `updated_at`.
 INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, created_at, updated_at)
 VALUES (
     :thread_id, :agent, :user_id, :tenant_id, coalesce(:first_at::timestamptz, now()), coalesce(:last_at::timestamptz, now())
@@ -27,7 +27,7 @@ ON CONFLICT (thread_id) DO UPDATE SET
     updated_at = greatest(stored.updated_at, excluded.updated_at),
     expires_at = greatest(
         stored.expires_at,
-        -- As in `replace_checkpoint`.
+        -- Add in UTC, for Citus, as in `replace_checkpoint`.
         ((greatest(stored.updated_at, excluded.updated_at) AT TIME ZONE 'UTC') + stored.ttl) AT TIME ZONE 'UTC'
     );
 
@@ -65,7 +65,7 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     state = excluded.state;
 
 -- name: delete_writes
--- Delete some rows of pending writes, given by checkpoint, task and number pairwise.
+-- Delete some rows of pending writes. Three lists of equal length name the checkpoint, task and number of each row.
 DELETE FROM /*schema*/writes w USING (
     SELECT * FROM unnest(:checkpoint_ids::text[], :task_ids::text[], :idxs::integer[]) AS u (checkpoint_id, task_id, idx)
 ) AS gone

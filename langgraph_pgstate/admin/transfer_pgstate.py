@@ -215,7 +215,7 @@ class PGStateStore:
         config = self._address(namespace, record.parent_id).config
         metadata: Any = dict(record.metadata)
         request = request_put(self._codec, config, {**record.head, "channel_values": given}, metadata, new)
-        # Unlike a put, a copy keeps metadata keys of early versions.
+        # Take all of the record's metadata: a put leaves out `writes`, which early versions of LangGraph stored.
         text, exact = split_metadata(record.metadata)
         encoded = {key: self._codec.dumps(key, value) for key, value in exact.items()}
         request = replace(request, metadata=text, exact_metadata=encoded)

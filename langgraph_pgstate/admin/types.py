@@ -91,8 +91,8 @@ class DatabaseOverview:
         migrations: The migrations that were applied.
         pending: Names of the migrations still to apply.
         maintenance: What `maintain` did, newest first; 400 calls at most.
-        statements: The statements on the schema's tables that took the most time together; `None` if the extension
-            pg_stat_statements is not there or not readable.
+        statements: The statements on the schema's tables whose calls took the most time in total; `None` if the
+            extension pg_stat_statements is not there or not readable.
     """
 
     schema: str
@@ -380,7 +380,7 @@ class RotationReport:
     """The result of a rotation of data keys.
 
     Attributes:
-        keys: Number of new data keys; 0 if it has continued a rotation that was stopped.
+        keys: Number of new data keys; 0 if the call has continued a rotation that was stopped.
         rows: Number of rows that were read in the last pass.
         values: Number of values that were encrypted again.
         retired: Number of data keys that were retired, because no row is encrypted under them any more.

@@ -65,9 +65,9 @@ async def upcast_thread(
 
 
 async def refuse_newer_state(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Raise if a thread has checkpoints of a newer state version, so that nothing can be imported. One round trip.
+    """Refuse an import into a thread that has checkpoints of a newer state version. One round trip.
 
-    Imported checkpoints are of the first version, and would inherit values of a newer one.
+    Imported checkpoints are of the first version, and would inherit values of the newer version.
 
     Raises:
         ConfigurationError: If the thread has a checkpoint of another version than the first.

@@ -29,7 +29,7 @@ WITH upcast AS (
 SELECT count(*) FROM upcast;
 
 -- name: get_parent
--- Return the ids of a checkpoint and its parent, for a given id or for the newest of a namespace.
+-- Return the id of a checkpoint and of its parent. Without an id, take the newest checkpoint of the namespace.
 SELECT checkpoint_id, parent_checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text
     AND (:checkpoint_id::text IS NULL OR checkpoint_id = :checkpoint_id)

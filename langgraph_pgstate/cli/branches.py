@@ -130,7 +130,7 @@ def label(
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The label.", show_default=False)] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the label of the checkpoint.")] = False,
 ) -> None:
-    """Give a checkpoint a label, like "before refund". A prune keeps it."""
+    """Give a checkpoint a label, like "before refund". A prune keeps checkpoints with labels."""
     if remove == (text is not None):
         raise typer.BadParameter("a label or --remove must be given")
     target: Target = ctx.obj

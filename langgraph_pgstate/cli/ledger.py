@@ -64,7 +64,7 @@ def settle(
 ) -> None:
     """Decide the outcome of an action of the tool ledger. Its outcome must be unknown, or a failure."""
     if result is not None and decision != "done":
-        raise typer.BadParameter("--result requires the decision done")
+        raise typer.BadParameter("--result requires that DECISION is done")
     given: dict[str, Any] = {} if result is None else {"result": result if text else value_of(result)}
     target: Target = ctx.obj
     with target.connect() as state:

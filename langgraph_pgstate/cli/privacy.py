@@ -126,7 +126,7 @@ def privacy(
         print_json(as_json(done) | {"is_complete": done.is_complete})
     else:
         _print(done, dry_run)
-    # The output above names the receipt, which can be read again if it cannot be written now.
+    # Write the file last. If this fails, the receipt can be read from the database by the id in the output above.
     if to is not None and done.receipt is not None:
         _write(to, _text(done.receipt))
     raise typer.Exit(int(not done.is_complete))

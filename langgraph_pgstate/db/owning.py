@@ -1,6 +1,7 @@
 """Objects that open connections. Their owner closes them at the end of a block, by a call, or at exit.
 
-A process that never leaves the block must still end. At exit, open objects are closed as far as possible.
+If a process exits without leaving the block, open objects are closed as far as possible without delaying the exit for
+long.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ class Connection(Protocol):
     """One connection, for the duration of an operation.
 
     Attributes:
-        tenant: The tenant that each transaction sets first, so that only its rows are visible; `None` for none.
+        tenant: The tenant that each transaction sets first, so that only this tenant's rows are visible; `None`
+            for none.
         keys: The data keys with which content is encrypted and decrypted; `None` for none.
     """
 
@@ -132,13 +133,16 @@ class Connection(Protocol):
 
         Args:
             statements: Queries with their parameters.
-            after_commit: A statement that runs by itself after the commit, in the same round trip; not inside a
-                transaction. Its failure is ignored.
+            after_commit: A statement that runs by itself after the commit, in the same round trip. Its failure is
+                ignored. Inside a transaction, it must not be used.
         """
         ...
 
     async def fetch_readable(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
-        """Run statements as `fetch_together` does, but commit only if the rows decrypt. With keys: two round trips."""
+        """Run statements as `fetch_together` does, but commit only if the rows decrypt.
+
+        With keys, this takes two round trips.
+        """
         ...
 
     async def give_way(self) -> None:

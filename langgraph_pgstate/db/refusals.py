@@ -1,4 +1,4 @@
-"""Errors with which the database refuses a statement because of its data or of one row."""
+"""Which errors mean that the database refuses the data of a statement, and which concern only one row."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ from langgraph_pgstate.options import RetryPolicy
 # second, so at least one attempt falls into this time.
 _MIN_SECONDS: Final = 2.0
 # A write that a read-only server has refused is tried again on a new connection. If this connection is read-only, too,
-# more tries would not help. But before psycopg_pool 3.3, each try makes a pool replace only one of its connections.
+# more tries would not help. But before psycopg_pool 3.3, a pool replaces only one connection after each try, so that
+# further tries may get other old connections.
 _STANDBY_TRIES: Final = 2 if hasattr(ConnectionPool, "drain") else 1_000
 # A pooler that does not know a prepared statement may report a protocol violation. The second try uses a new
 # connection, without prepared statements.

@@ -42,7 +42,8 @@ def revoke(connection: PsycopgConnection) -> None:
     The connection is closed afterwards; a pool replaces it.
     """
     _shut_down(connection)
-    # Waiting threads release the lock now. A thread that still holds the lock is not inside libpq.
+    # The shutdown wakes a thread that waits inside libpq, and the thread releases the lock. If a thread still holds the
+    # lock after some time, it is not inside libpq, so the connection can be closed.
     held = connection.lock.acquire(timeout=_WAIT_SECONDS)
     try:
         # `close()` may return the connection to its pool instead.

@@ -270,7 +270,7 @@ class Statements:
     def _answer_tenant(self, query: Query, parameters: Parameters, tenant: str) -> Generator[Any, Any, Any]:
         """Run a statement after the statement that sets the tenant.
 
-        Without BEGIN, all statements up to the sync are one transaction.
+        Both are sent together, without BEGIN, because the server runs all statements up to a sync as one transaction.
         """
         names = self._prepared.names
         setting, name = names.get(SETTING.text), names.get(self.form_of(query))

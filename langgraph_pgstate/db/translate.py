@@ -24,7 +24,8 @@ from langgraph_pgstate.errors import (
 # SQLSTATEs: 08 (connection), 57P (the server is stopping or has to end this session), 53300 (too many connections),
 # 25P03 (the session was idle in a transaction for too long).
 _UNAVAILABLE_CODES = ("08", "57P", "53300", "25P03")
-# Messages of servers and poolers for temporary conditions. A failed connection attempt has no code.
+# Messages of servers and poolers for temporary conditions. They are compared, because the error of a failed attempt to
+# connect has no SQLSTATE.
 _TEMPORARY = (
     *("starting up", "shutting down", "recovery", "not yet accepting", "system is not accepting", "too many"),
     *("remaining connection slots", "timeout", "pause failed", "server down", "server_login_retry", "terminat"),
@@ -40,7 +41,8 @@ _PERMANENT = (
 # Messages of connection attempts that failed before they reached the server, and that would fail again.
 _UNKNOWN_HOST = ("Name or service not known", "nodename nor servname", "Name does not resolve", "No such host is known")
 _NO_TLS = ("certificate", "does not support SSL", "SSL was required")
-# PgBouncer uses this code for every reason to close a connection. These messages mean an error of the client.
+# PgBouncer uses this SQLSTATE for every reason to close a connection. Only messages with `_CLIENT_ERRORS` mean an error
+# of the client.
 _PROTOCOL_VIOLATION = "08P01"
 _CLIENT_ERRORS = ("prepared statement", "packet", "pkt")
 _READ_ONLY = "25006"
@@ -211,8 +213,8 @@ def is_connection_loss(error: psycopg.Error) -> bool:
         return False
     if code.startswith(_UNAVAILABLE_CODES):
         return True
-    # libpq's own failures (reset, SSL drop, refused) are an OperationalError without a code. If libpq made a result of
-    # them, they are a DatabaseError.
+    # Failures that libpq notices itself (reset, SSL drop, refused) raise an OperationalError without a code, or a
+    # DatabaseError if libpq reports them as the result of a statement.
     own = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or type(error) is psycopg.DatabaseError
     return own and not code
 

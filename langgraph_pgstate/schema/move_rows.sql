@@ -1,4 +1,4 @@
--- Sets the tenants of rows of a table: in some blocks, or of all that an index finds. Locked rows are left out.
+-- Sets the tenants of the rows of a table that have none yet, in some blocks or in all. Locked rows are left out.
 DO $move$
 DECLARE
     home pg_catalog.regnamespace := (
@@ -109,8 +109,8 @@ BEGIN
         concat_ws(', ', nullif(array_to_string(others, ', '), ''), otherwise, 'NULL'), relation, place, relation
     ) INTO moved, remaining;
     IF plain_name IN ('exporters', 'leases', 'queue_keys', 'tombstones', 'workers') THEN
-        -- Rows of these tables need not be moved. Processes from before the move wrote them, and a process that names a
-        -- tenant writes its own rows.
+        -- Rows of these tables are not moved, but deleted at last: processes from before the move wrote them, and a
+        -- process that names a tenant writes its own rows.
         remaining := 0;
         IF is_last THEN
             EXECUTE format('DELETE FROM %s WHERE pgstate_tenant = ''*''', relation);

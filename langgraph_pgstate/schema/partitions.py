@@ -172,7 +172,10 @@ async def list_old_months(db: Connection, queries: Queries, older_than: int) -> 
 
 
 async def digest_month(db: Connection, queries: Queries, month: str) -> Digest:
-    """Return a digest of a month's spans, of the tenant if one is set, to find later changes. One round trip."""
+    """Return a digest of a month's spans, which shows later changes; of the tenant's spans if a tenant is set.
+
+    One round trip.
+    """
     ((count, total),) = await db.fetch(queries.digest_spans_of_month, {"month": month})
     return count, int(total)
 

@@ -740,8 +740,8 @@ CREATE INDEX span_exports_created_at_idx ON /*schema*/span_exports (created_at, 
 -- `result_type` begins with `frame/`. `fingerprint` distinguishes actions under one tool-call id. `intent_id` is random
 -- for each attempt; only its owner may write the outcome. `answers` is the number of resume values of the task that
 -- were used to settle the action. `origin_thread_id` is the thread on which the action began, if a fork or a copy
--- copied it here; its token is made from that id. While `is_copy` is true (it was not begun again here), the action is
--- compensated on that thread.
+-- copied it here; the token that the tool gives to other services is made from that id. `is_copy` is true until the
+-- action is begun again here. Until then, it is compensated on the thread of origin.
 CREATE TABLE /*schema*/tool_executions (
     thread_id text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
@@ -1172,8 +1172,8 @@ COMMENT ON COLUMN /*schema*/threads.title IS 'title, set by the application';
 COMMENT ON COLUMN /*schema*/threads.metadata IS 'set by the application; indexed for @>';
 COMMENT ON COLUMN /*schema*/threads.version IS 'number of updates of title and metadata, from 1';
 COMMENT ON COLUMN /*schema*/threads.expires_at IS
-    'time from which maintain may delete or prune it; moves with updated_at if there is a ttl; null: it does not '
-    'expire, or with a ttl not before its next activity';
+    'time from which maintain may delete or prune the thread; with a ttl, it moves with updated_at; null: never, or '
+    'with a ttl not before the next activity';
 COMMENT ON COLUMN /*schema*/threads.forked_from_thread_id IS 'thread it was forked from';
 COMMENT ON COLUMN /*schema*/threads.forked_from_checkpoint_id IS 'checkpoint it was forked from';
 COMMENT ON COLUMN /*schema*/threads.ttl IS 'how long it is kept after its last activity; null: no limit';
@@ -1182,7 +1182,7 @@ COMMENT ON COLUMN /*schema*/threads.ttl_strategy IS
 COMMENT ON COLUMN /*schema*/threads.archived_at IS 'time it was archived; null: its rows are in the database';
 COMMENT ON COLUMN /*schema*/threads.archive_id IS 'archive that has the rows of the thread; null: it is not archived';
 COMMENT ON COLUMN /*schema*/threads.origin_thread_ids IS
-    'threads from which it has inherited by copies and forks, at any distance; null: none';
+    'threads whose rows it has by copies and forks, also by copies of copies; null: none';
 
 COMMENT ON TABLE /*schema*/checkpoints IS 'One row for each state of a graph after a superstep.';
 COMMENT ON COLUMN /*schema*/checkpoints.thread_id IS 'the thread';
@@ -1277,13 +1277,14 @@ COMMENT ON COLUMN /*schema*/archives.archive_id IS 'its id, part of the names of
 COMMENT ON COLUMN /*schema*/archives.url IS 'folder or bucket of the objects';
 COMMENT ON COLUMN /*schema*/archives.created_at IS 'time the upload began';
 COMMENT ON COLUMN /*schema*/archives.completed_at IS
-    'time its threads were deleted from the database; null: it was not finished, none could be deleted, or its objects are being deleted';
+    'time its threads were deleted from the database; null: the archive was not finished, none of its threads could be '
+    'deleted, or its objects are being deleted';
 COMMENT ON COLUMN /*schema*/archives.deletion_id IS
     'random id of the call that is deleting the archive; null: none';
 COMMENT ON COLUMN /*schema*/archives.threads IS 'number of threads in it';
 COMMENT ON COLUMN /*schema*/archives.bytes IS 'size of both objects';
 COMMENT ON COLUMN /*schema*/archives.root IS 'SHA-256 of the manifest, which has the SHA-256 of each part';
-COMMENT ON COLUMN /*schema*/archives.schema_version IS 'version of the schema from which the rows are';
+COMMENT ON COLUMN /*schema*/archives.schema_version IS 'version of the schema when the archive was made';
 COMMENT ON COLUMN /*schema*/archives.key_ids IS 'data keys that encrypted values in it need';
 
 COMMENT ON TABLE /*schema*/archived_threads IS 'Copies of threads in archives.';
@@ -1291,7 +1292,7 @@ COMMENT ON COLUMN /*schema*/archived_threads.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/archived_threads.archive_id IS 'archive that has a copy of it';
 COMMENT ON COLUMN /*schema*/archived_threads.user_id IS 'owner of the thread when it was archived';
 COMMENT ON COLUMN /*schema*/archived_threads.users IS
-    'others whose runs, answers, feedback or actions the copy has; null: none';
+    'other users whose runs, answers, feedback or actions are in the copy; null: none';
 
 COMMENT ON TABLE /*schema*/retention_policies IS 'Policies of how long threads are kept.';
 COMMENT ON COLUMN /*schema*/retention_policies.name IS 'name of the policy';
@@ -1319,12 +1320,13 @@ COMMENT ON COLUMN /*schema*/retention_policies.cursor_id IS 'last thread that it
 COMMENT ON COLUMN /*schema*/retention_policies.began_at IS
     'time it began to visit threads, or an earlier time if some must be visited again; null: it has visited all';
 COMMENT ON COLUMN /*schema*/retention_policies.last_began_at IS
-    'began_at of the last visit of all threads; null: the next visit is of all';
+    'start of its last complete visit: the next visit leaves out threads in which nothing can have come of age since; '
+    'null: the next visit leaves out none';
 
 COMMENT ON TABLE /*schema*/answers IS 'Answers to interrupts, at most one for each.';
 COMMENT ON COLUMN /*schema*/answers.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/answers.checkpoint_ns IS
-    'namespace of the checkpoint; empty: interrupts of subgraphs stand in the root namespace, too';
+    'always empty, for the root namespace, which also has the interrupts of subgraphs';
 COMMENT ON COLUMN /*schema*/answers.checkpoint_id IS 'interrupted checkpoint';
 COMMENT ON COLUMN /*schema*/answers.interrupt_id IS 'id that LangGraph gave the interrupt';
 COMMENT ON COLUMN /*schema*/answers.answer_id IS
@@ -1351,7 +1353,8 @@ COMMENT ON COLUMN /*schema*/runs.user_id IS 'owner, from the config of the run';
 COMMENT ON COLUMN /*schema*/runs.holder_id IS 'process that runs it';
 COMMENT ON COLUMN /*schema*/runs.alive_until IS
     'time until which its process counts as alive; a running run after this time was left by a dead process';
-COMMENT ON COLUMN /*schema*/runs.started_at IS 'start of the last attempt; of a run not begun, time it was enqueued';
+COMMENT ON COLUMN /*schema*/runs.started_at IS
+    'start of the last attempt; before the first attempt, time it was enqueued';
 COMMENT ON COLUMN /*schema*/runs.ended_at IS 'end of the last attempt; null while it runs';
 COMMENT ON COLUMN /*schema*/runs.first_checkpoint_id IS 'first checkpoint it made in the root namespace';
 COMMENT ON COLUMN /*schema*/runs.last_checkpoint_id IS 'newest checkpoint it made in the root namespace';
@@ -1389,7 +1392,8 @@ COMMENT ON TABLE /*schema*/feedback IS
     'Scores and comments on runs and spans, by people and programs. Deleted with the run.';
 COMMENT ON COLUMN /*schema*/feedback.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/feedback.run_id IS 'the run';
-COMMENT ON COLUMN /*schema*/feedback.feedback_id IS 'the feedback; given under the same id again, it is replaced';
+COMMENT ON COLUMN /*schema*/feedback.feedback_id IS
+    'id of the feedback; feedback that is given again under this id replaces it';
 COMMENT ON COLUMN /*schema*/feedback.span_id IS 'span of the run that is judged; null: the whole run';
 COMMENT ON COLUMN /*schema*/feedback.created_at IS 'time it was given first';
 COMMENT ON COLUMN /*schema*/feedback.created_by IS 'who gave it; null: not known';
@@ -1419,10 +1423,10 @@ COMMENT ON COLUMN /*schema*/queue.position IS
 COMMENT ON COLUMN /*schema*/queue.key IS 'runs of different keys take turns, and limits apply to keys; empty: no key';
 COMMENT ON COLUMN /*schema*/queue.run_after IS 'not claimed before this time; null: at once';
 COMMENT ON COLUMN /*schema*/queue.enqueued_at IS
-    'time it was enqueued, or retried by hand; of a run with run_after, from that time on, the time it became due';
+    'time it was enqueued, or retried by hand; once the time in run_after has passed, that time instead';
 COMMENT ON COLUMN /*schema*/queue.attempt IS
     'number of attempts that began, except attempts after which the run was requeued without an error';
-COMMENT ON COLUMN /*schema*/queue.crashes IS 'deaths of its worker since it last made a checkpoint';
+COMMENT ON COLUMN /*schema*/queue.crashes IS 'number of deaths of its workers since the run last made a checkpoint';
 COMMENT ON COLUMN /*schema*/queue.cancel IS
     'cancel, interrupt or rollback: how its worker must end it; null: no end was requested';
 COMMENT ON COLUMN /*schema*/queue.worker_id IS 'worker that runs it; null while it is pending';
@@ -1436,9 +1440,9 @@ COMMENT ON COLUMN /*schema*/queue.timeout_at IS
 COMMENT ON COLUMN /*schema*/queue.version IS
     'version of the graph: only workers that accept it claim the run; empty: all workers';
 COMMENT ON COLUMN /*schema*/queue.is_limited IS
-    'true: its key was at its limit; not claimed until runs of the key end or a window of its rate does';
+    'true: its key was at its limit; not claimed until a run of the key ends, or the time window of its rate';
 COMMENT ON COLUMN /*schema*/queue.last_event IS 'number of its last stored event, over all attempts; 0: none';
-COMMENT ON COLUMN /*schema*/queue.streamed IS 'events stored under its present lease';
+COMMENT ON COLUMN /*schema*/queue.streamed IS 'number of events stored under its present lease';
 COMMENT ON COLUMN /*schema*/queue.replayed_step IS
     'newest superstep of events that were stored under earlier leases; null: no such events';
 COMMENT ON COLUMN /*schema*/queue.is_suspect IS
@@ -1477,7 +1481,7 @@ COMMENT ON COLUMN /*schema*/queue_limits.rate IS 'maximum number of attempts tha
 COMMENT ON COLUMN /*schema*/queue_limits.rate_seconds IS 'length of the window in seconds; null: no limit';
 
 COMMENT ON TABLE /*schema*/queue_keys IS
-    'Claims of runs under a limit. Claims of one key take place one after the other, each by a new revision.';
+    'Claims of runs under a limit. Each claim makes a new revision of its key, so that claims of a key do not overlap.';
 COMMENT ON COLUMN /*schema*/queue_keys.queue IS 'the queue';
 COMMENT ON COLUMN /*schema*/queue_keys.key IS 'the key; empty: the whole queue';
 COMMENT ON COLUMN /*schema*/queue_keys.revision IS 'greater by one with each claim';
@@ -1496,7 +1500,7 @@ COMMENT ON COLUMN /*schema*/stream_batches.last_seq IS 'number of the last event
 COMMENT ON COLUMN /*schema*/stream_batches.created_at IS 'time of the transaction that wrote it';
 COMMENT ON COLUMN /*schema*/stream_batches.attempt IS 'attempt of the run, from 1';
 COMMENT ON COLUMN /*schema*/stream_batches.fencing_token IS 'number of the lease under which it was written';
-COMMENT ON COLUMN /*schema*/stream_batches.position IS 'events under this lease before the first one';
+COMMENT ON COLUMN /*schema*/stream_batches.position IS 'number of events under this lease in earlier rows';
 COMMENT ON COLUMN /*schema*/stream_batches.step IS 'newest superstep of the thread in the events so far';
 COMMENT ON COLUMN /*schema*/stream_batches.replayed_step IS
     'newest superstep of events that were stored under earlier leases; null: no such events';
@@ -1530,7 +1534,8 @@ COMMENT ON COLUMN /*schema*/schedules.end_at IS 'time after which it has no tick
 COMMENT ON COLUMN /*schema*/schedules.thread_ttl IS
     'how long the new threads of its runs are kept after their last activity; null: for ever';
 COMMENT ON COLUMN /*schema*/schedules.metadata IS
-    'metadata of its runs and of their new threads; with a serializer of the caller''s own, only what its scope names';
+    'metadata of its runs and of their new threads, in clear text; with a serializer that is not LangGraph''s, only '
+    'the keys that the scope of the schedule names';
 COMMENT ON COLUMN /*schema*/schedules.owner_id IS
     'authenticated user of the server who made it or changed it last; null: none';
 COMMENT ON TABLE /*schema*/webhooks IS
@@ -1575,7 +1580,7 @@ COMMENT ON COLUMN /*schema*/memories.ttl IS
 COMMENT ON COLUMN /*schema*/memories.words IS 'words of the indexed fields, for full text; null: it is not indexed';
 COMMENT ON COLUMN /*schema*/memories.index_fields IS 'fields to index; null: those of the store; empty: none';
 COMMENT ON COLUMN /*schema*/memories.is_large IS
-    'whether it is in the indexes for approximate search, as its namespace is in large_namespaces';
+    'whether it is in the indexes for approximate search, because its namespace is in large_namespaces';
 COMMENT ON COLUMN /*schema*/memories.is_waiting IS
     'whether it was stored after its namespace became large, and is not in those indexes yet';
 COMMENT ON COLUMN /*schema*/memories.is_unindexed IS 'whether embeddings are missing because the model failed';
@@ -1759,7 +1764,8 @@ COMMENT ON COLUMN /*schema*/tool_executions.result IS 'exact result; encoded';
 COMMENT ON COLUMN /*schema*/tool_executions.preview IS 'beginning of the result as text';
 COMMENT ON COLUMN /*schema*/tool_executions.error_type IS 'exception';
 COMMENT ON COLUMN /*schema*/tool_executions.error_message IS 'message of the exception';
-COMMENT ON COLUMN /*schema*/tool_executions.answers IS 'answers to interrupts of its task that were used to settle it';
+COMMENT ON COLUMN /*schema*/tool_executions.answers IS
+    'number of answers to interrupts of its task that were used to settle it';
 COMMENT ON COLUMN /*schema*/tool_executions.compensates IS 'idempotency_key of the action that this one takes back';
 COMMENT ON COLUMN /*schema*/tool_executions.compensated_at IS 'time it was taken back';
 COMMENT ON COLUMN /*schema*/tool_executions.origin_thread_id IS 'thread it was begun on, if a fork or copy brought it';
@@ -1974,7 +1980,7 @@ COMMENT ON VIEW /*schema*/tool_statistics IS 'Tools over all time. For a shorter
 COMMENT ON COLUMN /*schema*/tool_statistics.tool IS 'name of the tool';
 COMMENT ON COLUMN /*schema*/tool_statistics.calls IS 'number of calls';
 COMMENT ON COLUMN /*schema*/tool_statistics.errors IS
-    'number of failures, without calls whose process died and that were found to have taken effect';
+    'number of failed calls; without calls of unknown outcome, and calls whose process died after they took effect';
 COMMENT ON COLUMN /*schema*/tool_statistics.unknown IS 'number of calls with an unknown outcome, by the ledger';
 COMMENT ON COLUMN /*schema*/tool_statistics.error_rate IS 'failures divided by calls with an outcome, 0 to 1';
 COMMENT ON COLUMN /*schema*/tool_statistics.mean IS 'mean duration in seconds, without calls whose process died';

@@ -51,10 +51,10 @@ async def setup(
 ) -> list[str]:
     """Apply the missing migrations, all in one transaction, and create the partitions of the next months and days.
 
-    Safe in several processes at once, inside a caller's transaction, and while other sessions are idle in theirs. If no
-    migration is missing, nothing is locked or written. Otherwise the tables that change are locked until the end, so
-    that reads and writes of them wait, also while their indexes are built. Without a `lock_timeout`, setup waits for
-    every transaction that uses them.
+    Safe in several processes at once, inside a caller's transaction, and while transactions of other sessions are idle.
+    If no migration is missing, nothing is locked or written. Otherwise the tables that change are locked until the end,
+    so that reads and writes of them wait, also while their indexes are built. Without a `lock_timeout`, setup waits for
+    every transaction that uses these tables.
 
     Args:
         db: The connection.
@@ -71,7 +71,7 @@ async def setup(
     Raises:
         MigrationConflictError: If an applied migration differs from the one this package ships.
         SchemaOutdatedError: If the schema is newer than this package, by a migration that is not additive.
-        ConfigurationError: If the schema has tables of another program with these names.
+        ConfigurationError: If the schema has another program's tables under the names of this package's tables.
         TenantError: If the tables have rows without a tenant, or the server is too old or has Citus.
     """
     roles = roles_of(tenancy, operators, workers)
@@ -120,7 +120,7 @@ async def migrate_to(db: Connection, queries: Queries, version: int) -> list[str
     """Migrate the schema up or down to a version, in one transaction. Migrating down deletes data.
 
     Returns:
-        Names of the migrations applied or reverted, in that order.
+        Names of the migrations in the order in which they were applied or reverted, each after `"up "` or `"down "`.
 
     Raises:
         ConfigurationError: If there is no such version.

@@ -170,7 +170,7 @@ def open_database(
 
 
 async def refuse_without_tenant(db: Connection, queries: Queries, what: str) -> None:
-    """Check that the tables do not keep tenants apart. Call it where an object that needs a tenant has none.
+    """Check that the tables do not keep tenants apart, for an object that has no tenant.
 
     Raises:
         TenantError: If the tables keep tenants apart.

@@ -72,7 +72,7 @@ def test_an_unknown_outcome_is_settled(run: Run, saver: PGStateSaver) -> None:
         (["call", "done"], 1, "3 actions of thread 't' begin with 'call': give more of the key"),
         (["other", "done"], 1, "has no tool execution 'other'"),
         (["call-2", "failed"], 2, "is not one of done, retry, fail"),
-        (["call-2", "fail", "--result", "x"], 2, "requires the decision done"),
+        (["call-2", "fail", "--result", "x"], 2, "requires that DECISION is done"),
     ],
 )
 def test_what_cannot_be_settled_says_why(arguments: list[str], code: int, why: str, run: Run) -> None:
