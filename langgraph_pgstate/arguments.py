@@ -130,7 +130,7 @@ def stored_time_of(name: str, value: datetime | None) -> datetime | None:
     """Return a validated time that is stored, or `None`.
 
     Raises:
-        ConfigurationError: If it has no time zone, or is so early or late that Python cannot read it in each time zone.
+        ConfigurationError: If it has no time zone, or is so early or late that Python cannot read it in all time zones.
     """
     if (found := time_of(name, value)) is not None and not 2 <= found.year <= 9998:
         raise ConfigurationError(f"{name} must be in the years 2 to 9998, not {found.isoformat()}")

@@ -2,7 +2,7 @@
 
 A holder id names the machine's boot, the namespace of process ids and the process, so that another process of the same
 machine can detect a killed holder at once. Where this is impossible (another machine, another container, a system
-without `/proc`), a holder counts as dead when it no longer renews the time until which it is considered alive.
+without `/proc`), a holder counts as dead when the time until which it counts as alive has passed without renewal.
 """
 
 from __future__ import annotations

@@ -354,7 +354,7 @@ class PGState(_State):
 
     @classmethod
     def over(cls, database: Database, options: StateOptions) -> Self:
-        """Return a state on an open database. The `retry` of that database applies."""
+        """Return a state on an open database. That database's `retry` applies, not that of `options`."""
         state = cls.__new__(cls)
         state._use(database, options)
         return state
@@ -763,7 +763,7 @@ class AsyncPGState(_State):
 
     @classmethod
     def over(cls, database: AsyncDatabase, options: StateOptions) -> Self:
-        """Return a state on an open database. The `retry` of that database applies."""
+        """Return a state on an open database. That database's `retry` applies, not that of `options`."""
         state = cls.__new__(cls)
         state._use(database, options)
         return state

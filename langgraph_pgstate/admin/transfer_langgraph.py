@@ -155,7 +155,7 @@ class LangGraphStore:
         return plain_value(value)
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:
-        """Return the channels whose version has no blob yet, each version once."""
+        """Return, by checkpoint, the channels whose versions have no blob yet, each version for one checkpoint only."""
         wanted = {pair for record in records for pair in _versions(record.head)}
         rows = await self._fetch(self._queries.find_blobs, namespace, wanted)
         there = {(channel, version) for channel, version, _, _ in rows}

@@ -1,7 +1,7 @@
 -- name: import_memories
 -- Store items of another store with their times, unless the items here were stored later. Keep replaced values as
 -- earlier versions. Return the stored items. Locks the replaced rows, in a fixed order. An expired item is stored only
--- in place of another value.
+-- if it replaces an item here.
 -- seals: memories.value from contents with namespace = namespaces, key = keys
 -- seals: memories.words from words with namespace = namespaces, key = keys
 -- leaves: memory_versions.value
@@ -83,7 +83,7 @@ FROM unnest(:namespaces::text[], :keys::text[]) AS g (namespace, key)
     JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key;
 
 -- name: count_memories
--- Return the number of items that have not expired, or of items that were stored at a time or later.
+-- Return the number of items that have not expired. With a time, count only items that were stored then or later.
 SELECT count(*) FROM /*schema*/memories m
 WHERE (m.expires_at IS NULL OR m.expires_at > now()) AND (:since::timestamptz IS NULL OR m.updated_at >= :since);
 

@@ -11,7 +11,7 @@ from langgraph_pgstate.encryption.columns import KEYS
 from langgraph_pgstate.memory.texts import texts_of, words_of
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# Number of rows in a page, and their maximum in a transaction.
+# Number of rows in a page. A page is stored in one transaction.
 _PAGE: Final = 100
 
 

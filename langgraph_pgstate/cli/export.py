@@ -57,7 +57,7 @@ def export(
     content: Annotated[bool, typer.Option("--content", help="Also inputs, outputs and messages of errors.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Continue until SIGTERM.")] = False,
 ) -> None:
-    """Export spans to OpenTelemetry, or Parquet files.
+    """Export spans to OpenTelemetry, or records to Parquet files.
 
     `otlp` exports spans that have ended and were not exported yet. `parquet` writes runs, spans, messages, tool
     executions and usage, each month to its own file.

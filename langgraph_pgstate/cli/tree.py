@@ -58,7 +58,7 @@ def outline(checkpoints: Iterable[CheckpointTuple]) -> list[Node]:
         checkpoints: Newest first, as a saver lists them.
     """
     nodes = []
-    # A child comes before its parent and is compared with it. Keep only children whose parent was not seen yet.
+    # A child comes before its parent. It waits here for its parent, with which it is compared.
     pending: dict[str | None, list[CheckpointTuple]] = defaultdict(list)
     for item in checkpoints:
         if not item.config["configurable"].get("checkpoint_ns"):
@@ -164,7 +164,7 @@ def _node(item: CheckpointTuple, parent: CheckpointTuple | None) -> Node:
 
 
 def _nodes(source: str, item: CheckpointTuple, parent: CheckpointTuple | None, new: Sequence[BaseMessage]) -> str:
-    """Return the nodes of a superstep: the nodes that have seen newer versions of channels than in the parent."""
+    """Return the nodes of a superstep, which have seen newer versions of channels here than in the parent."""
     if source != "loop":
         return source
     seen = item.checkpoint.get("versions_seen") or {}

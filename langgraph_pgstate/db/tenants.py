@@ -1,4 +1,4 @@
-"""Tenants: the setting with which each transaction begins, and the form of statements if keys contain the tenant."""
+"""Tenants: the setting with which each transaction begins, and statements for tables whose keys contain the tenant."""
 
 from __future__ import annotations
 

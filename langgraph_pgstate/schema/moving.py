@@ -166,7 +166,7 @@ async def move_to_tenants(
             await runner.run(_end, queries)
             return TenancyMove(True, moved, tenants)
         await runner.sleep(_delay(turn))
-    raise ConflictError("the switch failed, because other transactions locked the tables: end them and repeat")
+    raise ConflictError("the switch failed, because other transactions locked the tables: end them, and try again")
 
 
 async def undo_move(runner: Runner, queries: Queries) -> bool:
@@ -193,7 +193,7 @@ async def _run_when_unlocked(runner: Runner, operation: Callable[..., Awaitable[
         if await _run_unless_locked(runner, operation, *args):
             return
         await runner.sleep(_delay(turn))
-    raise ConflictError("a table could not be changed, because other transactions locked it: end them and repeat")
+    raise ConflictError("a table could not be changed, because other transactions locked it: end them, and try again")
 
 
 async def _run_unless_locked(runner: Runner, operation: Callable[..., Awaitable[bool]], /, *args: object) -> bool:

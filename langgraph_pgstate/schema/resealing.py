@@ -1,4 +1,4 @@
-"""Repeated encryption of stored content: in copied rows, under newer data keys, or of plain text."""
+"""Encryption of content that is stored already: in copied rows, under newer data keys, or from plain text."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def bind_copy(db: Connection, queries: Queries, source_id: str, target_id:
 async def reseal_rows(
     db: Connection, keys: KeyRing, schema: str, table: str, thread_id: str, source_id: str | None = None
 ) -> int:
-    """Encrypt the content of a thread in one table under its current key. Return the number of changed values.
+    """Encrypt a thread's content in one table under the current data key. Return the number of changed values.
 
     Rows are read page by page. One transaction stores the values of a page again, except those changed meanwhile.
     """

@@ -444,7 +444,7 @@ CREATE TABLE /*schema*/queue_keys (
     PRIMARY KEY (queue, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- At each tick of a schedule, the process that locks the row first enqueues a run, in the transaction that sets
+-- At each tick of a schedule, the first process that locks the row enqueues a run, in the transaction that sets
 -- `next_at` to the following tick. The run's id is made from the schedule's name and the tick. Like `workers`, the
 -- table belongs to no thread, so it is not distributed where other tables are distributed by thread. A schedule that a
 -- client of the server has made is deleted with its thread, so that it never runs on a later thread of the same id.

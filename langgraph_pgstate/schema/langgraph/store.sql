@@ -8,7 +8,7 @@ WHERE c.relnamespace = to_regnamespace(:schema::text) AND a.attnum > 0 AND NOT a
     AND c.relname IN ('store', 'store_vectors');
 
 -- name: count_items
--- Return the number of items, or of items that were stored at a time or later.
+-- Return the number of items. With a time, count only items that were stored then or later.
 SELECT count(*) FROM /*schema*/store s WHERE :since::timestamptz IS NULL OR s.updated_at >= :since;
 
 -- name: list_items
