@@ -136,9 +136,11 @@ def test_every_table_that_holds_content_is_encrypted(schema: str, connection: ps
 
 def described() -> str:
     """The table of the guide."""
-    lines = []
+    lines, first = [], {}
     for name, content in CONTENTS.items():
         readable = ", ".join(f"`{key}`" for key in sorted(content.readable))
+        if readable and first.setdefault(readable, name) != name:
+            readable = f"those of `{first[readable]}`"
         lines.append(f"| `{name}` | {content.says} | {readable} |")
     return "\n".join(["| column | content | keys that stay readable |", "|---|---|---|", *lines])
 
