@@ -27,7 +27,7 @@ class Content(NamedTuple):
         size: Number of bytes.
         line_count: Number of lines; 0 if the content is binary.
         is_text: Whether it is text.
-        value_type: Type name of the caller's own serializer; `None` if `data` is a frame.
+        value_type: Type name of the caller's own serializer; `None` if this package has encoded `data`.
         data: The encoded content.
         text: The text for searches in SQL; `None` if SQL cannot search the content.
     """
@@ -99,7 +99,8 @@ def line_pattern(pattern: str) -> str:
 def required_literal(pattern: str) -> str:
     """Return a text that each match of a regular expression contains; empty if none is known.
 
-    The search skips files without this text first, which takes a fifth of the time of matching the expression.
+    A search first leaves out the files without this text. Looking for a text takes a fifth of the time of matching an
+    expression.
     """
     if pattern.startswith(("(?", "***")) or _UNCLEAR.search(pattern) or ("[" in pattern and "\\" in pattern):
         return ""

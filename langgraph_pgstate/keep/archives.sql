@@ -194,9 +194,9 @@ SELECT d.thread_id, d.deleted_at FROM /*schema*/tombstones d
 WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() ORDER BY d.thread_id;
 
 -- name: find_copies
--- Return the archives that have copies of given threads, or copies that name a user as their owner or otherwise. Each
--- row is one thread of such an archive, with its owner and other users at that time, and with its present owner if its
--- stub names the archive.
+-- Return the archives that have copies of given threads, or of threads that a user owned or acted in when they were
+-- archived. Each row is one thread of such an archive, with its owner and other users at that time, and with its
+-- present owner if its stub names the archive.
 SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id, c.users, t.user_id
 FROM /*schema*/archives a JOIN /*schema*/archived_threads c ON c.archive_id = a.archive_id
 LEFT JOIN /*schema*/threads t ON t.thread_id = c.thread_id AND t.archive_id = c.archive_id

@@ -82,7 +82,10 @@ async def check_held(db: Connection, queries: Queries, thread_ids: Sequence[str]
 async def explain(
     db: Connection, queries: Queries, thread_ids: Sequence[str], idle_for: timedelta
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Return by thread: why it cannot be archived now (`None` if it can), and its archive. One round trip."""
+    """Return, for each thread, why it cannot be archived now (`None` if it can), and the id of the archive it is in.
+
+    One round trip.
+    """
     rows = await db.fetch(queries.explain_archivable, {"thread_ids": [*thread_ids], "idle_for": idle_for})
     found: dict[str, tuple[str | None, str | None]] = dict.fromkeys(thread_ids, ("missing", None))
     return found | {thread_id: (reason, archive_id) for thread_id, reason, archive_id in rows}
@@ -231,7 +234,7 @@ async def _delete(
         for thread_id in going
         for part in manifest.frames[thread_id].parts
     }
-    # Delete rows that refer to others first.
+    # Delete from a table before the tables to which it refers.
     for table in reversed(tables.all):
         found = await db.fetch(table.digest if table.name == THREADS else table.delete, key)
         told = {(thread_id, table.name): (rows, hash.hex()) for thread_id, rows, hash in found}

@@ -53,7 +53,7 @@ class Wanted(NamedTuple):
         user_id: User of whom copies are to be deleted: copies of threads that the user owned, or acted in, when they
             were archived.
         kept: Threads of which no copies are to be deleted.
-        restored: Archived threads that a dry run takes as restored.
+        restored: Archived threads of which a dry run assumes that they were restored.
     """
 
     thread_ids: Collection[str]
@@ -63,11 +63,14 @@ class Wanted(NamedTuple):
 
 
 async def find_copies(db: Connection, queries: Queries, wanted: Wanted) -> list[Copies]:
-    """Return the archives with copies to delete, also unfinished archives. One statement, and one per copied thread.
+    """Return the archives, finished or not, that have copies to delete.
+
+    One statement, and one for each thread with such copies.
 
     Raises:
         ThreadHeldError: If a hold protects a thread with such copies.
-        ThreadArchivedError: If a copy of the user is needed, because another user owns the archived thread now.
+        ThreadArchivedError: If a copy is to be deleted because of a user, but the archived thread has no other place,
+            and belongs to another user now.
     """
     thread_ids, user_id, kept, restored = wanted
     ids, found = {*thread_ids}, dict[str, Copies]()
@@ -121,8 +124,8 @@ async def delete_copies(
         missing_ok: Whether copies in an archive whose objects are missing count as deleted.
 
     Raises:
-        ArchiveError: If objects of the archive are missing, or it is damaged and has other threads. Nothing was
-            deleted. With `missing_ok`, if one of its two objects is missing, and it has other threads.
+        ArchiveError: If an object of the archive is missing; with `missing_ok`, only if the other object exists and the
+            archive has other threads. Also if the archive is damaged and has other threads. Nothing was deleted.
         ArchiveUnavailableError: If it cannot be reached, or another call has claimed it.
     """
     objects = open_objects(copies.url)
@@ -138,7 +141,8 @@ async def delete_copies(
                 where, "or its manifest is missing: pass missing_ok=True (--missing-ok) if it is gone for good"
             )
         if copies.others and left:
-            # The pack may have the threads, and without its manifest it cannot be written again without them.
+            # The object that is left may have content of the threads to delete. Only with both objects can the archive
+            # be written again without these threads.
             raise ArchiveError(
                 f"{copies.url}/{min(left)}",
                 f"is still there, but {min(named - left)} is missing, and other threads are in the archive: put the "

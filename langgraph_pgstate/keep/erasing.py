@@ -309,9 +309,10 @@ class _Work:
             await self._part(None, _destroy_keys, user_id)
 
     async def _rescue(self, user_id: str) -> None:
-        """Encrypt content of other users that is under the user's data keys under their own. Reads all content.
+        """Find other users' content that is encrypted under this user's data keys, and encrypt it under their own keys.
 
-        Such content exists if the user took a turn in another user's thread. Threads in which it remains are kept.
+        Such content exists if this user wrote in another user's thread. To find it, all encrypted content is read. A
+        thread is kept if such content remains in it.
         """
         keys = await self._runner.run(_fetch, self._queries, "list_data_keys_of_user", {"user_id": user_id})
         if self.report.dry_run or not keys:
@@ -458,7 +459,7 @@ class _Work:
                     await self._copies(copies)
                 return
             except (ThreadHeldError, ThreadArchivedError) as error:
-                # Such as a thread that another user has taken over since it was archived.
+                # For example, another user has taken the thread over since it was archived.
                 self._keep(error.thread_id, str(error))
 
     async def _copies(self, copies: Copies) -> None:
@@ -694,7 +695,7 @@ async def _reseal(
     db: Connection, queries: Queries, table: str, cursor: tuple[Any, ...] | None, key_ids: frozenset[str | None]
 ) -> Reached:
     if db.keys is None:
-        # Content can be encrypted again only by a program with `encryption=`.
+        # Only a program with `encryption=` can encrypt the content again.
         return Reached(None, 0, 0, 0, ())
     return await reseal_page(db, queries.schema, table, cursor, key_ids)
 

@@ -1,6 +1,6 @@
 -- name: list_archived_threads_of_user
--- Return a page of archived threads that were a user's when they were archived, or in which the user had runs, answers,
--- feedback or actions, in order.
+-- Return a page of archived threads that belonged to a user when they were archived, or in which the user had runs,
+-- answers, feedback or actions, in order.
 SELECT t.thread_id FROM /*schema*/threads t
 JOIN /*schema*/archived_threads c ON c.thread_id = t.thread_id AND c.archive_id = t.archive_id
 WHERE t.archived_at IS NOT NULL AND (c.user_id = :user_id::text OR c.users @> ARRAY[:user_id])
@@ -58,8 +58,8 @@ WHERE t.user_id = :user_id::text AND t.thread_id > :cursor_id::text
 ORDER BY t.thread_id LIMIT :page_size;
 
 -- name: list_threads_with_runs_of_user
--- Return a page of threads that are not a user's but have runs of the user, in order. A thread without a row in
--- `threads` has no user, so it is returned, too.
+-- Return a page of threads that have runs of a user but do not belong to the user, in order. A thread without a row in
+-- `threads` belongs to nobody, so it is returned, too.
 SELECT DISTINCT r.thread_id FROM /*schema*/runs r LEFT JOIN /*schema*/threads t ON t.thread_id = r.thread_id
 WHERE r.user_id = :user_id::text AND t.user_id IS DISTINCT FROM :user_id AND r.thread_id > :cursor_id::text
 ORDER BY r.thread_id LIMIT :page_size;
@@ -270,7 +270,7 @@ WHERE changed_by = :user_id OR deleted_by = :user_id;
 UPDATE /*schema*/file_versions SET changed_by = '[erased]' WHERE changed_by = :user_id::text;
 
 -- name: list_events_by_user
--- Return a page of events of other threads that name a user as the acting person, in order.
+-- Return a page of the events that name a user as the acting person, in order.
 -- leaves: events.payload
 SELECT v.thread_id, v.event_id FROM /*schema*/events v
 WHERE v.kind IN ('action', 'answer') AND v.payload ->> 'by' = :user_id::text

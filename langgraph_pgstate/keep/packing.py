@@ -244,7 +244,7 @@ def _check_types(manifest: Manifest) -> None:
 
     Raises:
         TypeError: If a value has the wrong type.
-        ValueError: If a number is negative, or a time is none.
+        ValueError: If a number is negative, or `created_at` is not a valid time.
     """
     texts = [manifest.archive_id, manifest.created_at, manifest.pack_sha256]
     texts += [text for columns in manifest.columns.values() for column in columns for text in column]

@@ -231,9 +231,9 @@ async def _owners(runner: Any, queries: Queries) -> list[tuple[Any, str]]:
 
 
 def _folder_of(tenant: str) -> str:
-    """Return the folder of a tenant, with a slash: always one segment, and another for each tenant."""
+    """Return the folder of a tenant, with a slash. It has one segment, and no other tenant has the same folder."""
     name = quote(tenant, safe="")
-    # `quote` leaves dots, and the segments `.` and `..` are other folders.
+    # `quote` does not escape dots, but the segments `.` and `..` would name other folders.
     return f"%2E{name[1:]}/" if name.startswith(".") else f"{name}/"
 
 
@@ -255,9 +255,9 @@ async def export_month(
 ) -> ExportedFile | None:
     """Write one file, read it back and compare it. Return `None` if there are no rows.
 
-    The new file also has the spans of the earlier file that were dropped since, but not spans that were deleted in
-    another way. With a `folder`, such as `acme/`, the file is stored in this folder below `to`. With `is_dropped`, the
-    caller may drop the spans afterwards.
+    Spans of the earlier file that were dropped from the database since are also in the new file. Spans that were
+    deleted in another way are not. With a `folder`, such as `acme/`, the file is stored in this folder below `to`. With
+    `is_dropped`, the caller may drop the spans afterwards.
     """
     arrow, parquet = _modules()
     dataset = DATASETS[name]
@@ -298,10 +298,11 @@ async def export_month(
 
 
 async def _earlier(runner: Runner, objects: Objects, path: str, partition: int | None) -> Any:
-    """Return the spans of an earlier file that were dropped; `None` if none were.
+    """Return the spans of an earlier file that were dropped from the database; `None` if none were.
 
-    While the partition from which the file was made exists, only the spans that this file took from a still earlier
-    file were dropped. Other spans that are missing in the database were erased or deleted.
+    If the partition that the file was made from exists no more, all its spans were dropped. If the partition still
+    exists, its spans were not dropped: those that are missing in the database were erased or deleted. Then only the
+    spans that the file had taken over from a still earlier file were dropped.
     """
     _, parquet = _modules()
     try:

@@ -107,9 +107,9 @@ async def find_roots(db: Connection, queries: Queries, archive_ids: Sequence[str
 async def search_sources(
     runner: Runner, queries: Queries, objects: Objects, thread_ids: Sequence[str] | None, tenant: str | None
 ) -> list[Source]:
-    """Return the tenant's archives below a URL that have some threads, or all.
+    """Return the tenant's archives below a URL that have the given threads; without `thread_ids`, all archives.
 
-    If several have a thread, the newest is used.
+    If several archives have a thread, the thread is restored from the newest.
 
     Raises:
         NotFoundError: If a thread is in no archive.
@@ -126,7 +126,8 @@ async def search_sources(
     if archive_ids and not manifests:
         raise TenantError(f"{objects.url} has no archive of {_named(tenant)}")
     newest: dict[str, Manifest] = {}
-    # Ids sort by the clocks of machines, and an archive that is written again gets another id.
+    # Sort by time, not by id. Ids follow the clocks of different machines, and an archive that is written again gets a
+    # new id.
     for manifest in sorted(manifests, key=lambda one: (one.time, one.archive_id)):
         newest.update(dict.fromkeys(manifest.frames, manifest))
     wanted = [*newest] if thread_ids is None else thread_ids
@@ -159,7 +160,8 @@ async def read_manifest(
     manifest = load_manifest(await runner.wait_for(objects.get, name), where, root)
     if manifest.archive_id + MANIFEST != name:
         raise ArchiveError(where, f"is the manifest of archive {manifest.archive_id}")
-    # An archive of before the move to tenants names none, and belongs to the tenant of its row.
+    # The manifest of an archive from before the move to tenants names no tenant. The archive belongs to the tenant of
+    # its row in `archives`.
     if manifest.tenant != tenant and (manifest.tenant is not None or root is None):
         raise TenantError(f"{where} is not an archive of {_named(tenant)}")
     return manifest
@@ -320,13 +322,14 @@ async def store_threads(
             raise ConflictError(
                 f"one of {len(coming)} threads (the first is {coming[0]!r}) already has rows that its archive has, too"
             ) from error
-        # A put in progress at the time of the archiving may have left rows, which are kept.
+        # A put in progress at the time of the archiving may have added rows to a thread. These rows stay, so the thread
+        # is not compared with the archive.
         whole = [thread_id for thread_id in coming if thread_id not in has_rows]
         found = await _digests(db, tables, whole)
         if {key: value for key, value in expected.items() if key[0] in whole and key[1] != THREADS} != found:
             raise ArchiveError(f"archive {archive_id}", "has rows that the database did not store unchanged")
         await db.execute(queries.end_stubs, {"thread_ids": coming})
-        # Policies of retention left the threads.
+        # Policies of retention skipped the threads while they were archived.
         await db.execute(queries.visit_again, {})
         for thread_id in coming if by is not None else ():
             await note_action(db, queries, "restore", str(by), thread_id)
@@ -388,7 +391,9 @@ async def _insert(
 
 
 def _check_thread(table: Table, rows: Sequence[bytes], thread_id: str) -> None:
-    """Check that rows belong to a thread. The later comparison of digests leaves out threads that already had rows.
+    """Check that rows belong to a thread.
+
+    The comparison of digests after the restore does not show this for threads that already had rows.
 
     Raises:
         ArchiveError: If a row belongs to another thread.

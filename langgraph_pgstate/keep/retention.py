@@ -5,9 +5,9 @@ and runs are removed, checkpoints are pruned, and threads are archived or delete
 thread, or archives a few threads together, so that no put waits long. Only idle threads are archived or deleted.
 Before a thread is deleted, its copies in archives are deleted. If this fails, the thread stays.
 Contents and checkpoints are removed from active threads, too. To find them, a policy visits all threads once. Later, it
-visits only threads in which a content or checkpoint may have reached its age since. If threads were left because of an
-error, the next visit is of the same threads again. After the end of a hold and after a restore, it is of all threads.
-The row of the policy has the last thread that was visited, so that another process can continue.
+visits only threads in which a content or checkpoint may have reached its age since. If an error prevented this in some
+threads, the policy next visits the same threads again. After the end of a hold and after a restore, it next visits all
+threads. The row of the policy has the last thread that was visited, so that another process can continue.
 
 The policy `ttl` stands for threads with a time to live (`threads.set_ttl`, `thread_ttl=`, `checkpointer.ttl` of a
 `langgraph.json`). It has no row: the row of each thread has the time, and whether to delete or prune the thread then.
@@ -72,7 +72,7 @@ def request_policy(name: str, fields: PolicyFields) -> dict[str, Any]:
         raise ConfigurationError(f"policy {name!r} must have one of {', '.join(_AGES)}")
     to = given.get("archive_to")
     if (to is None) != (found["archive_after"] is None):
-        raise ConfigurationError("archive_after and archive_to, the URL of the archive, must be given together")
+        raise ConfigurationError("archive_after and archive_to (the URL of the archive) must be given together")
     found["archive_to"] = None if to is None else check_lasting(check_url(to))
     keep_last = given.get("keep_last", 1)
     if type(keep_last) is not int or keep_last < 1:
@@ -175,7 +175,10 @@ async def delete_policy(
 async def list_idle(
     db: Connection, queries: Queries, name: str, after: timedelta, cursor: str, *, with_archived: bool = False
 ) -> list[tuple[str, bool, bool, bool]]:
-    """Return the next threads that were not active for a time: id, whether archived, held, copied. One round trip."""
+    """Return the next threads that were not active for a time. One round trip.
+
+    Each has its id, and whether it is archived, whether it is held, and whether archives have copies of it.
+    """
     parameters = {"name": name, "after": after, "cursor_id": cursor, "with_archived": with_archived, "page_size": _PAGE}
     return [(row[0], row[1], row[2], row[3]) for row in await db.fetch(queries.list_idle_threads, parameters)]
 
@@ -183,7 +186,9 @@ async def list_idle(
 async def list_aging(
     db: Connection, queries: Queries, policy: Policy, cursor: str, pause: timedelta | None
 ) -> list[tuple[str, bool]]:
-    """Return the next threads in which something may have reached its age: id, whether held. Two round trips.
+    """Return the next threads in which something may have reached its age, and whether they are held.
+
+    Two round trips.
 
     With a pause, the threads follow the position in the policy's row. After all threads were visited and the pause has
     passed, they start from the beginning. Without a pause, as in a dry run, they follow the cursor, and nothing is
@@ -346,7 +351,7 @@ async def _delete(
 async def _delete_copies(
     runner: Runner, queries: Queries, policy: str, thread_id: str, tenant: str | None
 ) -> PolicyReport:
-    """Delete a thread from all archives, and its stub. Otherwise, return why its copies were left."""
+    """Delete a thread from all archives, and its stub. If a copy cannot be deleted, the report says why."""
     report = PolicyReport(policy)
     try:
         async for copies in deleting.copies_of(runner, queries, deleting.Wanted([thread_id])):

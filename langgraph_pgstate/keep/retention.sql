@@ -108,8 +108,8 @@ ORDER BY t.thread_id
 LIMIT :page_size;
 
 -- name: note_visit
--- Store the position of a policy. An empty cursor says that the policy has visited all threads. If threads were left,
--- the next visit is of all threads of this visit again.
+-- Store the position of a policy. An empty cursor says that the policy has visited all threads. If threads were left
+-- because of an error, the policy next visits all threads of this visit again.
 UPDATE /*schema*/retention_policies SET
     cursor_id = :cursor_id::text,
     last_began_at = CASE
@@ -123,7 +123,7 @@ UPDATE /*schema*/retention_policies SET
 WHERE name = :name::text AND began_at IS NOT NULL;
 
 -- name: visit_again
--- Let all policies visit all threads again. A visit in progress continues, but does not count.
+-- Let all policies visit all threads again. A visit in progress continues, but another visit of all threads follows it.
 UPDATE /*schema*/retention_policies SET
     last_began_at = NULL,
     began_at = CASE WHEN began_at IS NOT NULL THEN '-infinity'::timestamptz END

@@ -37,7 +37,7 @@ class Table(NamedTuple):
         name: Its name.
         columns: Name and type of its columns.
         read: Statement that returns the rows of some threads, each with its thread.
-        digest: Statement that returns number and digest of the rows of each of some threads.
+        digest: Statement that returns, for each of some threads, the number and the digest of its rows.
         delete: Statement that deletes the rows of some threads, and returns the same as `digest`.
         insert: Statement that inserts rows, given by column.
     """

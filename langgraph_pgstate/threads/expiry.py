@@ -3,8 +3,8 @@
 A time to live (`ttl`) counts from the last access of a thread. A put updates the thread's row every few seconds, and
 with it `expires_at`. A fixed time does not move. A sweep deletes expired threads like `delete_thread`, or prunes all
 but their newest checkpoints, each in its own transaction. A pruned thread expires again only after its next access.
-Retention first deletes copies in archives, because this needs the credentials of the archives. Until then, sweeps leave
-the threads.
+A sweep leaves a thread of which archives have copies, because it has no credentials to delete them. Retention deletes
+first the copies, and then the thread.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ WHERE thread_id = :thread_id::text AND ttl IS NULL AND expires_at IS NULL AND NO
 );
 
 -- name: list_expired
--- Return a page of expired threads, oldest expiry first, after a cursor, except those in use. If `is_copied` is given,
--- return only threads that are to be deleted and of which archives have copies, or only all others.
+-- Return a page of expired threads, oldest expiry first, after a cursor, except those in use. If `is_copied` is true,
+-- return only threads that are to be deleted and of which archives have copies; if it is false, only the others.
 SELECT t.expires_at, t.thread_id, t.ttl_strategy FROM /*schema*/threads t
 WHERE t.expires_at <= now() AND t.archived_at IS NULL
     AND (t.expires_at, t.thread_id) > (:cursor_at::timestamptz, :cursor_id::text)

@@ -42,7 +42,7 @@ async def hold(db: Connection, queries: Queries, thread_id: str, reason: str, by
     """Hold a thread. One transaction; safe to repeat. Return the hold, or the existing hold with the same reason."""
     key = {"thread_id": thread_id, "reason": reason}
     async with db.transaction():
-        # A deletion of a whole month of spans locks no rows of threads, but waits for a hold by this lock.
+        # A deletion of a whole month of spans locks no rows of threads. This lock makes it wait for the hold.
         await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
         if not await db.fetch(queries.lock_thread_for_update, {"thread_id": thread_id}):
             raise NotFoundError(f"there is no thread {thread_id!r}")
@@ -60,7 +60,7 @@ async def release(
         key = {"thread_id": thread_id, "reason": reason, "since": since}
         ended = await db.execute(queries.delete_hold, key) > 0
         if ended:
-            # Policies of retention left the thread.
+            # Policies of retention skipped the thread while it was held.
             await db.execute(queries.visit_again, {})
             await note_action(db, queries, "release", by, thread_id, details={"reason": reason})
     return ended

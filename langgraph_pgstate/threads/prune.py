@@ -210,9 +210,9 @@ def _listed(rows: Sequence[_Row]) -> dict[str, list[str]]:
 async def _note_next(
     db: Connection, queries: Queries, thread_id: str, outline: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> None:
-    """Mark kept checkpoints whose children are all removed as checkpoints from which the thread has advanced.
+    """If all children of a kept checkpoint are removed, note that the thread has advanced from the checkpoint.
 
-    Without the mark, the writes of the supersteps that started from them would seem to be pending again.
+    Without this, the writes of the superstep that started from the checkpoint would seem to be pending again.
     """
     for namespace, rows in _by_namespace(outline).items():
         following: dict[str, str] = {}
@@ -330,8 +330,8 @@ def _labelled(outline: Sequence[_Row]) -> set[tuple[str, str]]:
     """Return labelled checkpoints, their root checkpoints, and the state of their subgraphs.
 
     If a labelled checkpoint is replayed, a subgraph compiled with `checkpointer=True` continues from its own newest
-    checkpoint before the label's. In a fork from the labelled checkpoint, it continues from its own newest checkpoint
-    that belongs to an ancestor of the labelled checkpoint.
+    checkpoint that is older than the labelled checkpoint. In a fork from the labelled checkpoint, it continues from its
+    own newest checkpoint that belongs to an ancestor of the labelled checkpoint.
     """
     kept = {(row.namespace, row.id) for row in outline if row.is_labelled}
     kept |= {("", root) for row in outline if row.is_labelled and row.namespace and (root := _root_of(row))}

@@ -85,7 +85,7 @@ async def delete_thread(
         if has_budgets:
             await keep_costs(db, queries, thread_id)
         await db.execute(queries.delete_record, {**key, "keeps_ends": keeps_ends, "was_there": result.threads > 0})
-        # Otherwise later runs of these schedules would use a thread that another user may create under the same id.
+        # Another user may create a thread under the same id. The schedules of the deleted thread must not run on it.
         await db.execute(queries.delete_schedules_of, key)
         await end_chain(db, queries, thread_id, why)
         if by is not None and result.threads:
