@@ -329,7 +329,7 @@ def command_for(answer: Answer) -> Command[Any]:
     """Return the command that resumes a graph with one answer."""
     if _is_digest(answer.interrupt_id):
         return Command(resume={answer.interrupt_id: answer.value})
-    # LangGraph takes only digests as the ids of interrupts in `resume`. This id is none, so leave it out.
+    # In `resume`, LangGraph accepts an interrupt's id only if it is a digest. This id is no digest, so leave it out.
     return Command(resume=answer.value)
 
 

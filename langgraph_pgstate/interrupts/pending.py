@@ -30,8 +30,8 @@ from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, e
 from langgraph_pgstate.schema.queries import Queries
 
 _KIND: Final = "interrupted"
-# To fill one page of results, pages of interrupts are read, and answered interrupts are skipped. These are the size of
-# such a page, and the maximum number of such pages.
+# Number of interrupts that are read at once, and how many times at most interrupts are read for one page of results.
+# One time may not be enough, because answered interrupts are skipped.
 _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
 _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None, "scope": None}

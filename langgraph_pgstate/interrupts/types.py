@@ -39,7 +39,7 @@ class PendingInterrupt:
         response_schema: JSON Schema of the answer, if the graph gave one.
         task_id: The interrupted task.
         run_id: The run, if it is known.
-        error: Why the interrupt cannot be read. Its id is then empty and its value `None`.
+        error: Why the interrupt cannot be read. Then `interrupt_id` is empty, and `value` is `None`.
     """
 
     interrupt_id: str

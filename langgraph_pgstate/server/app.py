@@ -64,7 +64,7 @@ class ServerOptions(TypedDict, total=False):
         worker: Whether the application runs a worker for its graphs (true by default), or the options of this worker.
         store: A LangGraph `BaseStore`, or a function that opens one when the application starts. The operations on
             items use it, and so do graphs that have no store. By default, both use the state's long-term memory.
-        memory: Options of the long-term memory. They replace the options that the state was given.
+        memory: Options of the long-term memory; by default those of the state.
         read_only: Whether operations that change something are refused. A read-only application runs no worker.
         cors: Options of Starlette's `CORSMiddleware`. By default, responses have no headers for other origins.
         max_body_size: Maximum number of bytes of a request's body; 16 MiB by default.
@@ -165,8 +165,9 @@ class AgentServer(Starlette):
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
         """Open the state and the store, and run the worker, until the end of the block.
 
-        If the application is served alone, Starlette enters this lifespan. If another application mounts this one, that
-        application must enter it: as its own lifespan, or within it by `async with server.lifespan(): ...`.
+        If the application is served alone, Starlette enters this lifespan. If another application mounts this one, the
+        other application must use this lifespan as its own, or enter it within its own lifespan by
+        `async with server.lifespan(): ...`.
         """
         async with AsyncExitStack() as stack:
             opened = self._opening()
@@ -210,7 +211,8 @@ class AgentServer(Starlette):
         """Refuse options that do not keep tenants apart.
 
         Raises:
-            TenantError: If there is no `auth`, so that requests have no tenant, or if tenants would share a store.
+            TenantError: If there is no `auth`, without which requests have no tenant, or if there is a `store`, which
+                all tenants would share.
         """
         if self._authority is None:
             raise TenantError(
@@ -221,7 +223,7 @@ class AgentServer(Starlette):
 
     def _open_tenant(self, service: Service, tenant: str, stack: AsyncExitStack) -> Service:
         """Return the service of one tenant. The stack closes the service's state and store."""
-        # `for_tenant` would return a state that other code may share. The stack closes this state, so make a new one.
+        # The stack closes the state, so make a new one: `for_tenant` would return a state that other code may share.
         state = tenant_state(service.state, tenant)
         stack.push_async_callback(state.close)
         core = core_of(state)
@@ -284,8 +286,8 @@ def _limits_of(options: ServerOptions) -> BodyLimits:
 
 
 def _pages() -> Mount:
-    # The inspector is a layer above the server, and a module may not contain an `import` of a higher layer. So import
-    # the inspector by its name.
+    # The inspector is a layer above the server, and a module may not contain an `import` statement for a higher layer.
+    # So call `import_module`.
     try:
         inspector = import_module("langgraph_pgstate.inspector.app")
     except ImportError as error:

@@ -29,7 +29,7 @@ from langgraph_pgstate.threads.types import Thread
 from langgraph_pgstate.worker.graphs import Access as GraphAccess
 
 _SORT_KEYS: Final = {"graph_id": "graph"}
-# Keys of a config that say which run this is and where it starts.
+# Keys of a config that identify the assistant, graph, thread, run or checkpoint.
 _PLACES: Final = frozenset(
     {"assistant_id", "graph_id", "thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map"}
 )
@@ -61,8 +61,8 @@ class Chosen:
     def config_of(self, given: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
         """Return the config of a run. Values of the run override those of the assistant.
 
-        `configurable` also gets the values of the assistant's and the run's context, except keys that say
-        which run this is and where it starts.
+        `configurable` also gets the values of the assistant's and the run's context, except keys that identify the
+        assistant, graph, thread, run or checkpoint.
         """
         merged = {**self.config, **given}
         for name, first, last in (("configurable", self.context, context), ("metadata", None, None)):
@@ -92,7 +92,7 @@ class Chosen:
 
 
 def _settings(context: Any) -> dict[str, Any]:
-    """Return a context or `configurable` without the keys that say which run this is and where it starts."""
+    """Return a context or `configurable` without keys that identify the assistant, graph, thread, run or checkpoint."""
     found = context if isinstance(context, Mapping) else {}
     return {name: value for name, value in found.items() if name not in _PLACES}
 
@@ -140,7 +140,7 @@ async def create(call: Call) -> dict[str, Any]:
     except AssistantExistsError:
         if body.if_exists == "raise":
             raise
-        # The right to create assistants does not include the right to see this existing one.
+        # The caller may create assistants. Return the existing assistant only if the caller may also read it.
         access = await _reading(call, body.assistant_id)
         found = await call.state.assistants.sorted(assistant_id=body.assistant_id, **access._asdict())
         if not found or not admits(scope, found[0].metadata):
@@ -169,7 +169,7 @@ async def update(call: Call) -> dict[str, Any]:
 
 
 async def delete(call: Call) -> Response:
-    """Delete an assistant with its crons, and with `delete_threads` its threads.
+    """Delete an assistant with its crons. With `delete_threads`, delete its threads, too.
 
     Fails with 409 if the assistant has crons that the user may not delete. Threads under a hold are kept. The response
     is then 409 and names such a thread, although the assistant and the other threads are deleted.
@@ -244,7 +244,10 @@ async def choose(call: Call, assistant_id: str) -> Chosen:
 
 
 def describe(assistant: Assistant) -> dict[str, Any]:
-    """Return an assistant in the form that clients expect. `configurable` and the context contain each other's keys."""
+    """Return an assistant in the form that clients expect.
+
+    `configurable` also gets the keys of the context. Without a context, `configurable` is returned as the context, too.
+    """
     config, context = dict(assistant.config), assistant.context
     if context is None:
         context = config.get("configurable") or {}
@@ -312,7 +315,8 @@ async def _thread_config(call: Call, name: str, thread: Thread) -> Mapping[str, 
         return {}
     configurable: dict[str, Any] = {}
     if known.find(assistant_id) is None:
-        # A client may have put this id into the metadata. So the assistant is used only if the caller may read it.
+        # A client may have put the assistant's id into the thread's metadata. So the assistant is used only if the
+        # caller may read it.
         with suppress(HTTPException, AuthError):
             found = await _visible(call, assistant_id)
             chosen = Chosen(found.graph, found.assistant_id, found.config, found.context)

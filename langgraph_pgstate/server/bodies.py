@@ -97,7 +97,7 @@ def _small(value: Any, most: int = _METADATA_VALUES) -> Any:
 
 
 Metadata = Annotated[Json, BeforeValidator(_small)]
-# The same limits, because the config of a run is copied into the metadata of each of its checkpoints.
+# `configurable` has the limits of metadata, because it is copied into the metadata of each checkpoint of the run.
 Configurable = Metadata
 Conditions = Annotated[Json, BeforeValidator(lambda value: _small(value, _CONDITION_VALUES))]
 

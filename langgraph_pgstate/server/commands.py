@@ -149,7 +149,7 @@ async def command(call: Call) -> Any:
         return {"type": "error", "id": given.id, **_refusal(error)}
     meta: dict[str, Any] = {"thread_id": call.path("thread_id")}
     if found.run is not None:
-        # Events with lower numbers are of the thread's earlier runs.
+        # Numbers of events are times. Events with numbers below this one belong to earlier runs of the thread.
         meta["applied_through_seq"] = microseconds(found.run.enqueued_at)
     return {"type": "success", "id": given.id, "result": found.result, "meta": meta}
 

@@ -254,7 +254,7 @@ async def _answer(call: Call, cron_id: str) -> dict[str, Any]:
 async def _filters(call: Call, body: CronCount, limit: int, offset: int) -> Any:
     value = {"assistant_id": body.assistant_id, "thread_id": body.thread_id, "limit": limit, "offset": offset}
     access = await call.access("crons", "search", value)
-    # A cron on a thread reveals the contents of the thread.
+    # A cron on a thread reveals contents of the thread, so only crons on threads that the caller may see are found.
     threads = await call.authorize_search({"metadata": {}, "limit": limit, "offset": offset})
     metadata = {**(body.metadata or {})}
     if body.assistant_id is not None:

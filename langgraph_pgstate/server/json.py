@@ -70,7 +70,7 @@ def _members(value: Mapping[Any, Any], depth: int) -> Iterator[bytes]:
             yield to_json(some)[1:-1]
             continue
         for key, item in some.items():
-            # Encode the key with its colon, by an object from which the brackets and the value are cut off.
+            # Encode an object with only this key, and cut off the braces and the value. The key and its colon remain.
             yield to_json({key: 0})[1:-2] + to_json_in_parts(item, depth + 1)
 
 

@@ -293,7 +293,7 @@ def state() -> AsyncPGState:
 class LoopToolLedger(AsyncToolLedger):
     """A tool ledger that uses the connections of the event loop on which a tool is called.
 
-    Set policies once, when the graph is built.
+    Policies of tools apply on all event loops. Set them once, when the graph is built.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,8 @@ from langgraph_pgstate.server import json
 from langgraph_pgstate.server.errors import Budget, ServerBusyError, ServerStoppingError
 from langgraph_pgstate.server.service import Call
 
-# A proxy closes a connection on which nothing is sent. The JavaScript SDK detects dead connections by heartbeats.
+# Seconds between heartbeats. They are needed because proxies close connections on which nothing is sent, and because
+# the JavaScript SDK treats a connection without heartbeats as dead.
 HEARTBEAT_SECONDS: Final = 5.0
 # Maximum number of bytes that are read ahead of the client; at least one item is read.
 _AHEAD: Final = 64 * 1024
@@ -225,14 +226,14 @@ def held(response: Response, is_read: bool) -> Response:
 
 
 async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with a list of values. A short list is read first; a longer list is read while it is sent.
+    """Return a response with a list of values. A short list is read before it is sent, a longer list while it is sent.
 
     Args:
         values: A generator that reads the values.
         headers: Headers of the response.
 
     Raises:
-        Exception: An error that `values` raises within the first few kilobytes or values. After a later error, the
+        Exception: An error that `values` raises before the first part of the list is read. After a later error, the
             response ends early.
     """
     batches = _in_one_task(_batches(values))
@@ -263,7 +264,7 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
 
 
 async def _batches(values: AsyncGenerator[Any, None]) -> AsyncGenerator[tuple[deque[Waiting[None]], bool], None]:
-    """Yield the JSON of a list in parts of a few kilobytes or one large value, each with whether it is the last."""
+    """Yield the JSON of a list in parts (a few kilobytes, or one large value), and whether each part is the last."""
     found: deque[Waiting[None]] = deque()
     size, mark = 0, b"["
     async with aclosing(values):

@@ -24,8 +24,8 @@ _MOST: Final = 1_000_000
 class RateLimit:
     """The maximum number of requests that each user may send in a minute, at once or one after another.
 
-    Processes that are forked after this object is made count together, in one megabyte of shared memory, for any number
-    of users. Counting takes no lock, so two requests that two processes count at the same moment may count as one.
+    Processes that are forked after this object is made share the counts. These take one megabyte of shared memory, for
+    any number of users. Counting takes no lock, so two requests that two processes count at once may count as one.
 
     Args:
         per_minute: Number of requests.
@@ -59,7 +59,7 @@ class RateLimit:
             raise refuse(429, text, {"Retry-After": str(math.ceil(wait))})
 
     def count(self, key: str, now: float) -> float:
-        """Count a request and return 0. If there were too many, return the seconds to wait, and do not count this."""
+        """Count a request and return 0. If there were too many, do not count it, and return the seconds to wait."""
         # Forked processes compute the same hashes. Zero marks a free entry, so no user may have the hash 0.
         user = hash(key) or 1
         first = user % _SETS * _WAYS
@@ -68,7 +68,7 @@ class RateLimit:
             if self._users[one] == user:
                 place, known = one, max(now, self._times[one])
                 break
-            # If the user has no entry, take a free one, or else that of the user who has sent the fewest requests.
+            # If the user has no entry, take the entry with the earliest time, which is 0 for a free entry.
             if self._times[one] < self._times[place]:
                 place = one
         wait = known + self._interval - now - _MINUTE

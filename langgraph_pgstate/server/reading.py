@@ -31,8 +31,8 @@ _LONG_INTEGER: Final = re.compile(rb"[0-9]{%d}" % (_MOST_DIGITS + 1))
 _NUL: Final = b"\\u0000"
 # Fields of a body that hold content of the application.
 _CONTENT: Final = frozenset({"input", "command", "values", "supersteps", "context", "value", "comment", "response"})
-# A part of a string: at most 10,000 escapes or runs of other characters. A match and `scanstring` hold the GIL until
-# they end, so a string with many escapes is read in parts.
+# A part of a string: at most 10,000 escapes or sequences of other characters. A match and `scanstring` hold the GIL
+# until they end, so a string with many escapes is read in parts.
 _PART: Final = re.compile(rb'(?:[^"\\]+|\\.){0,10000}+', re.DOTALL)
 # The same pattern for `str`. A part never ends between the two `\u` escapes of one character beyond 16 bits.
 _TEXT_PART: Final = re.compile(

@@ -111,7 +111,8 @@ class Call:
         request: The request.
         body: The validated body, if the operation has one.
         user: The authenticated caller; `None` without `auth`.
-        scope: Metadata that threads must contain, by the last decision of a handler of `Auth`; `None` for all threads.
+        scope: Metadata that a thread must contain for the caller to reach it, as a handler of `Auth` has decided last;
+            `None` for all threads.
     """
 
     service: Service
@@ -203,7 +204,7 @@ class Call:
         access: GraphAccess = "threads.read",
         saver: BaseCheckpointSaver[str] | None = None,
     ) -> AbstractAsyncContextManager[Graph]:
-        """Provide a graph. If a function makes the graph, it gets the config, with the caller as its user."""
+        """Provide a graph. If a function makes the graph, it gets the config, with the caller as the user."""
         user = {} if self.user is None else {**self.user.configurable, "user_id": self.user.identity}
         configurable = {**(config.get("configurable") or {}), **user}
         return self.service.graphs.open(name, {**config, "configurable": configurable}, access, saver)

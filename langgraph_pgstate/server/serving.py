@@ -1,4 +1,4 @@
-"""Running the application as a process: uvicorn, signals, and, without `auth`, the refusal of other machines."""
+"""Runs the application as a process: uvicorn, signals, and, without `auth`, the refusal of other machines' requests."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
         raise UnavailableError(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
         ) from error
-    # Connections inherit TCP_NODELAY. asyncio sets it only on sockets that it made. Without it, a response's body
-    # waits 40 ms until the client has acknowledged the head.
+    # Connections inherit TCP_NODELAY from the listener. asyncio sets this option only on sockets that it made. Without
+    # the option, a response's body waits 40 ms until the client has acknowledged the head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
@@ -77,7 +77,7 @@ class LocalOnly:
     """An application that responds only to programs and pages of the same machine, and to pages that CORS allows.
 
     A page of any other site can make a browser send requests to a local server. So the `Origin` of each request is
-    checked. Its `Host` is also checked, because a site can let a host name of its own lead to this machine.
+    checked. The `Host` is also checked, because a site can make one of its own host names resolve to this machine.
 
     Args:
         app: The application.
@@ -127,7 +127,7 @@ def run(
             '("auth": {"path": "./auth.py:auth"}), or mount create_app in an application that authenticates'
         )
     served: Any = app if is_open else LocalOnly(app)
-    # uvicorn does not enter the lifespan. `_serve` enters it, so that the caller gets an error at the start.
+    # `_serve` enters the lifespan instead of uvicorn, so that an error in the lifespan is raised to the caller.
     config = uvicorn.Config(
         served,
         lifespan="off",
@@ -141,8 +141,8 @@ def run(
     _give_back_memory()
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
-    # Set these handlers before uvicorn sets its own. When uvicorn ends, it restores them, so that signals are handled
-    # while the worker drains.
+    # uvicorn sets its own handlers when it starts, and restores these handlers when it ends. So signals are handled
+    # while the worker drains, too.
     before = {number: signal.signal(number, server.handle_exit) for number in _SIGNALS}
     executor = ThreadPoolExecutor(threads)
     loop.set_default_executor(executor)
@@ -163,8 +163,8 @@ def _give_back_memory() -> None:
 
 async def _serve(app: AgentServer, server: _Server, listener: socket.socket, member: Membership | None) -> None:
     async with app.lifespan():
-        # Collect once now, and exempt what remains from later collections. A full collection goes through all modules,
-        # and stops the event loop for a fifth of a second.
+        # Collect garbage now, and exempt the remaining objects from later collections. Otherwise each full collection
+        # would go through all modules, and stop the event loop for a fifth of a second.
         gc.collect()
         gc.freeze()
         if member is not None:
@@ -193,13 +193,13 @@ def _most_connections() -> int:
 
 
 class _Stall(NamedTuple):
-    """The time since which a connection waits for its client.
+    """A wait of a connection for its client.
 
     Attributes:
-        cycle: The last request.
+        cycle: uvicorn's object for the last request.
         is_between: Whether the connection waits for the head of the next request.
         pending: Bytes that the client has not taken.
-        since: The time, by the monotonic clock.
+        since: When the wait began, or the client last took bytes, by the monotonic clock.
     """
 
     cycle: Any
@@ -270,7 +270,7 @@ class _Server(uvicorn.Server):
             self.exit_code = 128 + number
             self.force_exit = True
             self._app.stop()
-            # Otherwise a client that reads nothing would keep its connection open.
+            # Close all connections at once, because a client that reads nothing would keep its connection open.
             for connection in [*self.server_state.connections]:
                 connection.transport.abort()
 

@@ -39,7 +39,7 @@ _log = logging.getLogger("langgraph_pgstate.server")
 
 
 def are_projected(call: Call, values: Mapping[str, Any]) -> bool:
-    """Return whether SQL can compare values. It can if the option `project` of the state names all their channels."""
+    """Return whether SQL can compare values. It can if the state's option `project` names all their channels."""
     return {*values} <= {*core_of(call.state).project}
 
 

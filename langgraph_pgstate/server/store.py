@@ -30,7 +30,7 @@ async def open_memory(
 
     Args:
         state: The state.
-        options: Options that replace the state's.
+        options: Options of the memory; by default those of the state.
         writes: Whether the memory may write: create indexes, and count how often items are read.
     """
     core = core_of(state)
@@ -172,8 +172,8 @@ async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
     if authority is not None and call.user is not None and not authority.decides("store", action):
         own = (call.user.identity,)
         value["namespace"] = value["namespace"] or own
-        # An identity that is a star or has a dot may use no namespace: a star would stand for any label in a list of
-        # namespaces, and a label must not have a dot.
+        # A user whose identity is a star or has a dot may use no namespace: in a list of namespaces, a star would stand
+        # for any label, and a label must not have a dot.
         if tuple(value["namespace"][:1]) != own or own == ("*",) or "." in own[0]:
             raise refuse(403, "namespace must begin with the user's identity, because auth has no handler on the store")
     scope = await call.authorize("store", action, value)

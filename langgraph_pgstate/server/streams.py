@@ -27,7 +27,7 @@ from langgraph_pgstate.server.threads import checkpoint_of
 
 HEARTBEAT: Final = b": heartbeat\n\n"
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-# The stream modes of LangGraph from which each mode of the SDK is made.
+# For each stream mode of the SDK, the modes of LangGraph from which it is made.
 _KEPT: Final[Mapping[str, Sequence[str]]] = {
     **{mode: (mode,) for mode in ("values", "updates", "custom", "tasks", "checkpoints", "debug", "tools", "events")},
     "messages-tuple": ("messages",),
@@ -162,7 +162,8 @@ async def with_client(
     Args:
         call: The request.
         handle: The run.
-        reader: Checks whether the client may still read the thread. If not, its disconnect does not cancel the run.
+        reader: Checks whether the client may still read the thread. A client that may not read it does not cancel the
+            run by disconnecting.
         cancels: Whether the run is cancelled if the client disconnects before the end, unless the server stops.
         deletes: Whether the thread is deleted after the end.
     """

@@ -16,7 +16,7 @@ _log = logging.getLogger("langgraph_pgstate.server")
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _PAUSE_SECONDS: Final = 2.0
-# Seconds of each wait. The timeout lets Python call signal handlers.
+# Maximum seconds of a wait for the processes. A signal does not end a wait, so it is noticed after the wait.
 _POLL_SECONDS: Final = 0.2
 
 

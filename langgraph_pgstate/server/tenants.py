@@ -37,7 +37,9 @@ class _Part(Generic[T]):
 
 
 class TenantParts(Generic[T]):
-    """The parts by tenant, for one event loop. Above `most`, the least recently used parts without requests are closed.
+    """The parts by tenant, for one event loop.
+
+    If there are more than `most` parts, the least recently used parts that serve no request are closed.
 
     A tenant whose part is being closed gets a new part.
 

@@ -256,7 +256,7 @@ async def update_state(call: Call) -> Any:
 
 @contextmanager
 def refusing_values() -> Iterator[None]:
-    """Refuse a client's values if the graph's own code fails with them, like a reducer or an edge.
+    """Refuse a client's values if the graph's own code, like a reducer or an edge, fails with them.
 
     Raises:
         HTTPException: 422 for such values, or for the namespace of a subgraph that the graph does not have.

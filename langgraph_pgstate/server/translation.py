@@ -90,7 +90,7 @@ def _blocks_of(message: BaseMessage) -> list[Part]:
     try:
         found: list[Any] = [*message.content_blocks]
     except Exception:
-        # Content that has no known provider's form is sent as text.
+        # LangChain does not know the form of the content, so send the content as text.
         found = [{"type": "text", "text": str(message.text)}]
     return [block for block in found if isinstance(block, dict)]
 
@@ -127,7 +127,7 @@ def _merge(known: Part, block: Part) -> Part | None:
 
 
 def _finished(block: Part) -> Part:
-    """Return a complete block. The arguments of a tool's call are an object."""
+    """Return a complete block. The arguments of a tool's call, which arrive as JSON, are parsed."""
     kind = _CALLS.get(block.get("type", ""))
     if kind is None:
         return block
@@ -348,7 +348,7 @@ def _custom(data: Any) -> dict[str, Any]:
     """Return the data of a custom event. The key `payload` holds the object that a node wrote.
 
     If the object has a `name`, its fields are copied beside `payload`. Clients read such an event by
-    `thread.extensions[name]`: the Python SDK then yields all these data, but the JavaScript SDK only the `payload`.
+    `thread.extensions[name]`. The Python SDK then yields all these data. The JavaScript SDK yields only the `payload`.
     """
     name = data.get("name") if isinstance(data, Mapping) else None
     return {"payload": data, **data} if isinstance(name, str) and name else {"payload": data}
