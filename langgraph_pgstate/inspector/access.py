@@ -84,7 +84,7 @@ def name_of(text: str) -> str | None:
 
 
 def is_from_here(request: Request) -> bool:
-    """Return whether a request was sent on this machine, to one of its host names, and not through a proxy."""
+    """Return whether a request was sent on this machine, to a host name of this machine, and not through a proxy."""
     client = request.client
     if any(name in request.headers for name in _FORWARDED):
         return False

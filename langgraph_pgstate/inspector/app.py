@@ -151,7 +151,7 @@ def _ended(route: PageRoute, request: Request, done: Done) -> Response:
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
-    """Respond to a request that was refused or failed. The message is that of the server's API."""
+    """Respond to a request that was refused or failed, with the same message as the server's API."""
     handler = next(HANDLERS[kind] for kind in type(error).__mro__ if kind in HANDLERS)
     refused: Response = await handler(request, error)
     if wants_json(request):

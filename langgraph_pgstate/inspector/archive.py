@@ -22,7 +22,7 @@ _PAGE: Final = 50
 
 
 async def archive(call: PageCall) -> Page:
-    """Show archived threads. If the address asks for it, verify the archives of one thread, or of all on the page."""
+    """Show archived threads. If the address asks for it, verify the archives of one thread, or of all shown threads."""
     await check_sees_all(call)
     found = await call.state.archive.list(
         user_id=call.query("user"),

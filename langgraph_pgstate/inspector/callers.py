@@ -34,7 +34,7 @@ async def scope_of(call: PageCall, limit: int = 50) -> Alternatives | None:
 
 
 async def check_sees_crons(call: PageCall, action: str, cron_id: str | None = None) -> None:
-    """Refuse a caller unless they see all threads and may do an action on every schedule.
+    """Refuse a caller who may not see all threads, or may not do an action on every schedule.
 
     LangGraph's clients and the handlers of `Auth` call a schedule a cron.
 

@@ -141,8 +141,9 @@ async def since(call: Call, thread_id: str) -> str:
     latest = max(found, key=lambda one: one[0], default=None)
     for run in (await call.state.runs.list(thread_id=thread_id, limit=1)).items:
         by = (run.metadata or {}).get("started_by")
-        # A run that begins right after the latest action was usually started by it. Then only the action is named. But
-        # a run of another person is named, because the event about that person's action is possibly not stored yet.
+        # If a run began right after the latest action, that action has usually started the run. Then only the action is
+        # named. But if another person started the run, the run is named, because the event about that person's action
+        # may not be stored yet.
         is_same = latest is not None and (not by or by == latest[2])
         if latest is None or began_at(run) > latest[0] + (_SAME_ACTION if is_same else timedelta(0)):
             latest = began_at(run), _told_of_run(run), by

@@ -17,8 +17,8 @@ from langgraph_pgstate.inspector.forms import call_title
 from langgraph_pgstate.inspector.messages import called, text_of
 
 _TOKEN: Final = re.compile(r"\d+(?:[.,]\d+)*|\w+|\s+|.", re.DOTALL)
-# Two texts are compared word by word only if they have no more characters and words than this between their first and
-# their last difference.
+# Two texts are compared word by word only if, between the first and the last difference, neither text has more
+# characters or more words than this.
 _MOST_COMPARED: Final = 5000
 _MOST_WORDS: Final = 400
 # Maximum number of characters that a page shows of one text, and of all texts.

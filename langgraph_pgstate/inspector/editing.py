@@ -540,7 +540,8 @@ def _merged(before: Any, mine: Any, theirs: Any) -> Any:
     if isinstance(before, list):
         own, old, new = _by_id(mine), _by_id(before), _by_id(theirs)
         if own is not None and old is not None and new is not None:
-            # Messages without an id are matched by place. If both versions added different ones there, both are kept.
+            # Messages without an id are matched by place. If the versions have added different messages at the same
+            # place, both messages are kept.
             both = {id for id, one in own.items() if id in new and _is_same_message(id, old, one, new[id])}
             kept = [
                 _merged(old.get(id, _NOTHING), own[id], one) if id in both else one

@@ -97,7 +97,7 @@ def views_of(events: Sequence[Event], decisions: Collection[AnsweredInterrupt]) 
 
     Args:
         events: Events of one thread.
-        decisions: The answers given at some checkpoints of the thread: those that the `answer` events name.
+        decisions: The answers that were given at the checkpoints of the `answer` events.
     """
     # An answer and its event are stored in one statement, with the same time.
     decided = {(one.answer.interrupt_id, one.answer.answered_at): one for one in decisions}

@@ -23,7 +23,7 @@ _UNITS: Final = ((86400 * 365, "y"), (86400 * 30, "mo"), (86400, "d"), (3600, "h
 
 
 def ago(time: datetime, now: datetime) -> str:
-    """Return how long before or after now a time is: `3 min ago`, `in 2 h`."""
+    """Return the distance of a time from now: `3 min ago`, `in 2 h`."""
     seconds = (now - time).total_seconds()
     if abs(seconds) < 5:
         return "now"

@@ -245,7 +245,10 @@ def split(value: Any) -> tuple[str, Any]:
 
 
 def _batched(requests: Sequence[Mapping[str, Any]], configs: Any) -> Iterable[Review]:
-    """Return the calls of one interrupt. Configurations are matched by position, or by name if the numbers differ."""
+    """Return the calls of one interrupt, with the decisions that `configs` allows for each.
+
+    If there are as many configs as calls, they are matched by position, otherwise by the name of the tool.
+    """
     known = [one for one in configs if isinstance(one, Mapping)] if isinstance(configs, list) else []
     for place, request in enumerate(requests):
         same = [one for one in known if one.get("action_name") in (None, request.get("name"))]

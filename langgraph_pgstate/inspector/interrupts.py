@@ -251,7 +251,7 @@ def _told_of(given: Answer) -> str:
 
 def _answer_shown(thread: Thread, found: AnsweredInterrupt) -> dict[str, Any]:
     title = "" if found.interrupt is None else tools_of(form_of(found.interrupt))
-    # If the answer has a run, this run resumes the thread, so the page offers no button for it.
+    # If the answer has a run, this run resumes the thread, so the page offers no button to resume the thread.
     waits = found.answer.run_id is None and thread.head_checkpoint_id == found.answer.checkpoint_id
     return {
         "head": thread.head_checkpoint_id if waits and thread.status != "busy" else None,

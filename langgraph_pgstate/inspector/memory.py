@@ -32,7 +32,7 @@ _MOST_EDITED: Final = 60_000
 
 
 async def memory(call: PageCall) -> Page:
-    """Show namespaces, the memories of a user or below a namespace, or the memories and files of a thread or run."""
+    """Show a list: namespaces, memories of a user or below a namespace, or what a thread or run has stored."""
     if (thread_id := call.query("thread")) is not None:
         return await _of_thread(call, thread_id)
     await check_sees_memory(call, "search")
@@ -202,7 +202,7 @@ async def kept(call: PageCall, thread_id: str, message_ids: Sequence[str]) -> di
 
 
 def store_of(call: PageCall) -> AsyncPGMemoryStore:
-    """Return the server's store, which may have search indexes. If it is not of this package, return `state.memory`."""
+    """Return the server's store, which may have search indexes, if it is one of this package; else `state.memory`."""
     store = call.service.store
     return store if isinstance(store, AsyncPGMemoryStore) else call.state.memory
 

@@ -80,7 +80,7 @@ def _open_link(self: Any, tokens: Sequence[Token], index: int, options: Any, env
 
 def _open_cell(self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
     token = tokens[index]
-    # The pages' Content-Security-Policy forbids `style` attributes.
+    # Use a class, because the pages' Content-Security-Policy forbids `style` attributes.
     if "right" in str(token.attrs.pop("style", "")):
         token.attrSet("class", "number")
     return str(self.renderToken(tokens, index, options, env))
@@ -239,7 +239,7 @@ def conversation(
         values: The state.
         channel: The channel; by default `messages`, or else a channel that has messages.
         before: Only messages before this index.
-        message_id: Only messages up to a few after this message.
+        message_id: Only messages up to this message and a few after it.
     """
     if channel is None:
         channel = next((name for name in ("messages", *values) if is_conversation(values.get(name))), None)

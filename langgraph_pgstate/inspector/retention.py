@@ -1,4 +1,4 @@
-"""The pages of policies of retention: the threads that they select, their effects, and a form for each."""
+"""The pages of retention policies: for each policy, the threads that it selects, its effects, and a form."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ async def runs(call: PageCall) -> Page:
         "cursor": call.query("cursor"),
         **_time_of(call),
         "by": by or ORDERS[0],
-        # Runs that called the model are searched only among the first runs by cost, duration or tokens.
+        # Only runs that called this model. They are searched among the first runs by cost, duration or tokens.
         "model": call.query("model"),
     }
     if filters["model"] is not None and by is None:
@@ -151,7 +151,7 @@ async def run(call: PageCall) -> Page | Response:
         "span": None if span is None else shown_span(span),
         "span_is_listed": any(one.span_id == span_id for one in timeline.spans),
         "kinds": KINDS,
-        # An answer to the interrupt decides the outcome of an unknown effect. So there is none after the answer.
+        # An answer to the interrupt decides the outcome of an unknown effect. So no effect is unknown after the answer.
         "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),
         "asked": asked,
         "next_run_id": await _next_run(call, found) if is_answered else None,

@@ -1,4 +1,4 @@
-"""The page of a thread: its tree; and for a checkpoint the conversation, state, changes and origin."""
+"""The page of a thread: its tree, and one checkpoint with its conversation, state, changes or origin."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def _may_read(call: PageCall, thread_id: str) -> bool:
 async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] | None) -> dict[str, Any]:
     """Return the unknown effects of a thread: tool actions whose outcome is unknown.
 
-    Right after a fork was made, also return those of its source thread.
+    On the page right after a fork was made, also return the unknown effects of the source thread.
 
     A run that starts from a checkpoint before such an action repeats the action without asking. The page warns persons
     who may start runs. For other persons the result is empty.
@@ -208,7 +208,7 @@ async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
 async def _settled(
     call: PageCall, found: Thread, asked: list[dict[str, Any]], unsettled: list[dict[str, str]]
 ) -> dict[str, str]:
-    """Return the outcomes of actions that an interrupt asked about and a person has decided, by the action's key."""
+    """Return the outcomes that persons have decided for actions that interrupts asked about, by the action's key."""
     open_keys = {None, *(one["key"] for one in unsettled)}
     keys = [one["key"] for one in asked if one["key"] not in open_keys][:_MOST_KEYS]
     decided = [await call.state.tools.get(found.thread_id, key) for key in keys]

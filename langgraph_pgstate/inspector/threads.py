@@ -20,7 +20,7 @@ async def threads(call: PageCall) -> Page:
     """Show a page of the threads that match the address's filters, most recently updated first."""
     wanted = call.query("metadata")
     metadata = None if wanted is None else metadata_of(wanted)
-    # A handler of `Auth` may read these filters. It may also change the metadata, so it gets a copy of them.
+    # A handler of `Auth` may read these filters. It may also change the metadata, so it gets a copy of the metadata.
     value: dict[str, Any] = {"metadata": {**(metadata or {})}, "limit": _PAGE, "offset": 0, "status": status_of(call)}
     scope = await call.authorize_search(value)
     found = await call.state.threads.search(

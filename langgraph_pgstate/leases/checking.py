@@ -27,7 +27,8 @@ class LeaseCheck(BaseCallbackHandler):
 
     Args:
         held: The lease.
-        root_id: Id of the span whose children are the nodes of the run's graph; `None` to track the graph's own task.
+        root_id: Id of the span whose children are the nodes of the run's graph; `None` to cancel the graph's own task
+            instead of the tasks of nodes.
     """
 
     raise_error = True
@@ -125,8 +126,8 @@ def check_nodes(loop: Any, held: HeldLease) -> LeaseCheck | None:
     handlers = manager.inheritable_handlers
     known = (one for one in handlers if isinstance(one, LeaseCheck) and one.held is held)
     check = next(known, None) or LeaseCheck(held, manager.run_id)
-    # The check comes first, so that no span is recorded for refused work. The list is replaced, because the callback
-    # manager shares it with its creator.
+    # The check comes first, so that no span is recorded for refused work. Make a new list, because the code that made
+    # the callback manager may still use the old list.
     manager.inheritable_handlers = [check, *(one for one in handlers if one is not check)]
     return check
 

@@ -47,9 +47,9 @@ class Guard:
     """The preconditions of one write of a saver.
 
     Attributes:
-        head: Whether no other run may have advanced the branch.
-        thread: Whether the thread must not have been deleted.
-        fencing_token: The lease that must not have been taken over.
+        head: Whether the write is refused if another run has advanced the branch.
+        thread: Whether the write is refused if the thread was deleted.
+        fencing_token: Token of the lease. The write is refused if the lease was taken over.
         holder_id: The lease's holder.
         renew_for: Seconds for which the lease is renewed with the write.
         asked_at: Time at which the renewal was requested, by `lease_clock`.
@@ -95,7 +95,8 @@ class Guard:
         if makes_thread or self.makes_thread:
             found.append((queries.make_thread, key))
             if self.thread:
-                # This check comes first: its error is more specific than that of a lease deleted with the thread.
+                # Check this first: if the lease was deleted with the thread, the error should say that the thread was
+                # deleted, not that the lease was lost.
                 found.append((queries.check_deleted, key))
         if self.thread or self.fencing_token is not None or held_id is not None:
             parameters = {

@@ -75,7 +75,7 @@ async def release(
         queries: The queries of the schema.
         thread_id: The thread.
         fencing_token: The lease's fencing token, if it is known.
-        holder_id: The holder, if it is unknown whether it took the lease.
+        holder_id: The holder's id, if it is not known whether the holder has taken the lease.
 
     Returns:
         Whether the lease was still held.

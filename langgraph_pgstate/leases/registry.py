@@ -121,8 +121,8 @@ class HeldLease:
         loop = self.loop()
         if loop is None:
             return True
-        # A loop that failed on entry is never exited. The starter enters the loop without suspension. So the entry has
-        # failed if the starter is done or starts another run.
+        # A loop whose entry failed is never exited. The starter enters the loop without suspension. So if the loop is
+        # not entered, and the starter is done or starts another run, the entry has failed.
         if _is_entered(loop):
             return False
         is_late = self.read_at is not None and time.monotonic() > self.read_at + _ENTRY_SECONDS
@@ -196,7 +196,7 @@ class HeldLease:
 
 
 def confirmed_end(asked_at: float, ttl: float) -> float:
-    """Return the end of the time for which a lease is safe after a request at `asked_at` took or renewed it."""
+    """Return until when this process may rely on a lease after a request at `asked_at` took or renewed the lease."""
     return asked_at + ttl * (1 - _MARGIN)
 
 
@@ -205,7 +205,7 @@ class Run:
     """A run of this process.
 
     Attributes:
-        key: Identifies the run. It is kept, so that no other object gets its `id()`.
+        key: The object that identifies the run. While it is kept, no other object gets the same `id()`.
         holder_id: Holder id of the run's leases.
         sign: A weak reference to an object that lives as long as the run, if there is one.
         leases: Leases of the run by thread. Lost leases stay here, so that the run does not take them again.
@@ -263,7 +263,7 @@ class LeaseRegistry:
             return None
         with self._book:
             run = self._runs.get(id(key))
-            # A caller may pass the object that identifies a run to a later run, too.
+            # If the known run is gone, the caller has passed the object that identified it to a later run.
             if run is None or run.is_gone:
                 writer = getattr(configurable_of(config)[RUNTIME], "stream_writer", None)
                 try:
@@ -302,7 +302,7 @@ class LeaseRegistry:
     def _explain(
         self, error: LeaseHeldError, run: Run | None, call_site: CallSite, since: float
     ) -> LeaseHeldError | None:
-        """Return the error for a held lease; `None` if the caller should wait, because its run may be about to end."""
+        """Return the error for a held lease; `None` if the caller should wait, because the holding run may soon end."""
         for other in self._others(error.thread_id, run):
             if other.lease.fencing_token == error.fencing_token:
                 is_task = isinstance(other.starter, asyncio.Task)
@@ -331,13 +331,13 @@ class LeaseRegistry:
         return held
 
     def _note_failed_read(self, call_site: CallSite) -> None:
-        """Remember that a read failed or was cancelled. Its lease is released now, or once it is taken."""
+        """Remember that a read failed or was cancelled. The read's lease is released now, or as soon as it is taken."""
         call_site.has_failed = True
         if call_site.taken is not None:
             call_site.taken.end()
 
     def note_read(self, call_site: CallSite | None) -> None:
-        """Note the end time of a read on the lease that was taken for it, if any."""
+        """If a lease was taken for a read, note in the lease when the read ended."""
         if call_site is not None and call_site.taken is not None:
             call_site.taken.read_at = time.monotonic()
 
@@ -369,7 +369,7 @@ class LeaseRegistry:
     def note_deleted(self, thread_id: str) -> None:
         """Remember that the surrounding run or block deleted a thread.
 
-        The lease that it holds on the thread then does not count as lost.
+        The lease of the run or block on this thread then does not count as lost.
         """
         held = _surrounding.get().get((id(self), thread_id))
         if held is not None and not held.is_lost:
@@ -377,7 +377,7 @@ class LeaseRegistry:
             self._note_gone(held)
 
     def _leave_to_threads(self, held: HeldLease) -> bool:
-        """Keep the lease of an ended run or block while OS threads run its code.
+        """Keep the lease of an ended run or block while OS threads that it has started still run.
 
         Return whether there are such threads.
         """
@@ -450,7 +450,7 @@ class LeaseRegistry:
 
     @contextmanager
     def hold_claimed(self, held: HeldLease) -> Iterator[None]:
-        """Use a lease that the caller, a worker, has taken for the runs of a block. The caller renews and releases it.
+        """Use a lease for the runs of a block. The caller, a worker, has taken the lease, and renews and releases it.
 
         If the lease is marked as lost, further writes fail without a round trip. After the block, late writes are
         accepted until another process or run takes the lease.
@@ -462,7 +462,7 @@ class LeaseRegistry:
             held.end()
 
     def has_nothing_to_read(self, address: Address) -> bool:
-        """Return whether a thread is known to have no checkpoint, for the first read of a claimed run."""
+        """Return whether the first read of a claimed run needs no query, because the thread has no checkpoint yet."""
         held = self._around_here(address.thread_id)
         if held is None or not held.is_of_new_thread or address.checkpoint_ns or address.checkpoint_id is not None:
             return False

@@ -74,9 +74,9 @@ from langgraph_pgstate.threads.types import Progress, PruneResult, ThreadOwner
 class Shared:
     """Idempotent work, such as a deletion of runs, that runs at most once at a time for each key.
 
-    A request while the work runs makes it run once more, from the beginning, before any caller returns. All callers
-    then return in the order of their requests. LangGraph's Agent Server deletes a run twice at the same time, and
-    responds "Run not found" if its second deletion returns first.
+    If a request arrives while the work runs, the work runs once more, from the beginning, before any caller returns.
+    All callers then return in the order of their requests. LangGraph's Agent Server deletes a run twice at the same
+    time, and responds "Run not found" if its second deletion returns first.
     """
 
     def __init__(self) -> None:

@@ -455,7 +455,7 @@ class PGStateSaver(CommonSaver):
         dry_run: bool = False,
         progress: Callable[[Progress], None] | None = None,
     ) -> PruneResult:
-        """Remove old checkpoints. Atomic for each thread; safe to repeat, and while runs append.
+        """Remove old checkpoints. Atomic for each thread. Safe to repeat, and safe while runs append.
 
         `"keep_latest"` keeps in each namespace the newest checkpoints, every leaf with pending writes (a half-answered
         interrupt), and the ancestors from which DeltaChannels are rebuilt. If what is kept depends on a damaged
@@ -485,7 +485,7 @@ class PGStateSaver(CommonSaver):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return the writes to channels along a checkpoint's ancestors, back to the nearest stored value of each."""
+        """Return channels' writes along a checkpoint's ancestors, for each channel back to its nearest stored value."""
         if not channels:
             return {}
         names = [*dict.fromkeys(several("channels", channels))]

@@ -1,8 +1,8 @@
 """Cache of checkpoints that this process wrote or read.
 
-With the cache, a put writes only the difference to its parent, and a read of the newest checkpoint fetches only new
-segments. Losing an entry costs one query. An outdated entry is never used: the statements of puts and reads check that
-the checkpoint exists and was not written again (its `revision`).
+With the cache, a put writes only how a checkpoint differs from its parent, and a read of the newest checkpoint fetches
+only new segments. Losing an entry costs one query. An outdated entry is never used: the statements of puts and reads
+check by the `revision` that the checkpoint exists and was not written again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Cache:
 
     def manifest(self, address: Address) -> Manifest | None:
         """Return a checkpoint's manifest; `None` if it is not cached."""
-        # The lock is not taken. If another thread is moving the entry, it may be missed. This costs a query.
+        # No lock is taken, so an entry that another OS thread is just moving may be missed. This costs a query.
         namespace = self._namespaces.get(address[:2])
         found = namespace and namespace.manifests.get(address.checkpoint_id)
         return found[0] if found else None
@@ -108,7 +108,8 @@ class Cache:
                         # The base counts as recently used, because other checkpoints may fork from it soon.
                         namespace.manifests[base] = namespace.manifests.pop(base)
             if len(contents) + len(missing) != len(ids):
-                # The checkpoint does not inherit exactly the head's segments. Keep only contents of its own segments.
+                # The checkpoint does not inherit exactly the head's segments. Keep only contents of segments that the
+                # checkpoint has.
                 contents = {id: contents[id] for id in ids if id in contents}
                 missing = [id for id in ids if id not in contents]
                 contents_bytes = _size_of_all(contents)
@@ -151,7 +152,7 @@ class Cache:
             self._bytes = 0
 
     def _keep(self, address: Address, manifest: Manifest, cached: CachedSegments, contents_bytes: int) -> None:
-        """Add a checkpoint as its namespace's head, and discard entries until the cache fits its size."""
+        """Add a checkpoint as its namespace's head, and discard entries until the cache is small enough."""
         key, checkpoint_id = address[:2], address.checkpoint_id
         namespace = self._namespaces.get(key)
         if namespace is None:
@@ -164,7 +165,7 @@ class Cache:
         size = _size_of(manifest)
         is_too_much = contents_bytes > self._max_bytes // 4
         if is_too_much:
-            # Contents this large would evict too many other entries.
+            # Do not cache contents this large, because they would evict too many other entries.
             contents_bytes = 0
         before = namespace.bytes
         namespace.bytes += size + contents_bytes - namespace.contents_bytes

@@ -110,7 +110,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return self._queries.schema
 
     def stores_in(self, database: Database | AsyncDatabase, schema: str) -> bool:
-        """Return whether the saver stores in a schema through the same connections."""
+        """Return whether the saver stores in `schema` through the connections of `database`."""
         return self._database is database and self.schema == schema
 
     def share_cache_of(self, other: CommonSaver, tenant: str) -> None:
@@ -213,7 +213,8 @@ class CommonSaver(BaseCheckpointSaver[str]):
             manifest.reuse_cached(self._saver_cache.cache.manifest(row.address))
             self._saver_cache.cache.note_read(row.address, manifest, found[1].contents)
             return loaded
-        # Upcast values differ from the stored ones, so the next put must not inherit from the cache.
+        # Do not cache the checkpoint, because its values are upcast and differ from the stored ones. The next put must
+        # not inherit the stored ones.
         return self._states.upcast(loaded, row.state_version)
 
     def _load_uncached(self, found: getting.Found) -> CheckpointTuple:
