@@ -287,7 +287,7 @@ WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
     SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END FROM head
 )::integer[])
 UNION ALL
--- Use the collation of the column `c`. With another collation, the plan would have a second step that appends.
+-- The id gets the collation that this column has in the SELECTs above. Otherwise the plan would append in two steps.
 SELECT 2, w.task_id, w.task_path, w.checkpoint_id COLLATE "default", w.idx, w.data, NULL, NULL
 FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
@@ -448,9 +448,9 @@ ORDER BY checkpoint_id DESC, checkpoint_ns DESC
 LIMIT :page_size;
 
 -- name: list_everywhere
--- Return a page of at most 50 of all threads' checkpoints, newest first, below a cursor. The collation "POSIX" lets the
--- planner use the index that has this collation, and does not change the order. The inner limit is needed for this
--- index, too. Copies of a thread share ids, so checkpoints of one id are ordered by thread.
+-- Return a page of at most 50 of all threads' checkpoints, newest first, below a cursor. The planner uses the index
+-- that has the collation "POSIX" only if the inner query names this collation and has a limit. The collation does not
+-- change the order. Copies of a thread share ids, so checkpoints of one id are ordered by thread.
 -- opens: checkpoints.state
 -- opens: checkpoints.metadata
 -- matches: checkpoints.metadata
@@ -477,7 +477,7 @@ ORDER BY checkpoint_id COLLATE "POSIX" DESC, thread_id DESC, checkpoint_ns DESC
 LIMIT :page_size;
 
 -- name: list_of_run
--- Return a page of one run's checkpoints, newest first, below a cursor, if the thread is not known.
+-- Return a page of one run's checkpoints, newest first, below a cursor. For callers that do not know the run's thread.
 -- opens: checkpoints.state
 -- opens: checkpoints.metadata
 -- matches: checkpoints.metadata
@@ -594,7 +594,8 @@ SELECT
         AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]));
 
 -- name: find_runs
--- Return the threads that have checkpoints, writes, rows of `runs` or journal entries of some runs, except copies.
+-- Return the threads in which some runs have checkpoints, writes, rows of `runs`, or journal entries of their own.
+-- Copies of checkpoints and writes do not count.
 SELECT thread_id FROM /*schema*/checkpoints WHERE run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE
 UNION
 SELECT thread_id FROM /*schema*/writes WHERE run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE
@@ -609,9 +610,9 @@ SELECT checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE;
 
 -- name: delete_runs
--- Delete some runs from a thread: their checkpoints with the messages first stored there, writes on those checkpoints,
--- the runs' other writes in the thread, and their records. Tool executions, and rows copied from another thread, are
--- kept.
+-- Delete some runs from a thread: their checkpoints, the messages that were first stored with these checkpoints, all
+-- writes for these checkpoints, the runs' other writes in the thread, and the runs' records. Tool executions, and rows
+-- copied from another thread, are kept.
 WITH gone AS (
     DELETE FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE

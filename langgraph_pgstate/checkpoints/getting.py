@@ -146,7 +146,7 @@ def _sorted(
 
 
 def _is_old(row: CheckpointRow) -> bool:
-    """Return whether a checkpoint is of a format before 4. False for a damaged checkpoint: loading raises the error."""
+    """Return whether a checkpoint has a format before 4. False if it is damaged: loading it then raises the error."""
     try:
         return is_old_format(row.decode())
     except CorruptStateError:

@@ -195,7 +195,7 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
     parameters = listing.parameters
     if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == MAX_ID:
         # With `before`, LangGraph looks for the checkpoint from which it replays a subgraph. The replay then stores new
-        # checkpoints, whose ids must sort after all stored ids.
+        # checkpoints, whose ids must sort after all stored ids. So read the newest id.
         for row in await db.fetch(queries.get_newest, parameters):
             advance_ids_past(row[0])
     page_size = _PAGE if listing.limit is None else min(_PAGE, listing.limit)

@@ -83,7 +83,7 @@ class PutPlan:
         return sum(map(len, self.contents.values())) > HEAVY_BYTES
 
     def with_new_ids(self) -> PutPlan:
-        """Return the same plan with other ids for its new segments. The state refers to segments by position only."""
+        """Return the plan with other ids for its new segments. The state stays as it is: it holds no segment ids."""
         taken = self.manifest.positions()
         ids: dict[int, int] = {}
         for old in self.new_segments:
@@ -110,7 +110,7 @@ def plan_quickly(
 
 
 def _is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
-    """Return whether planning a put surely takes milliseconds. If not, `plan_put` still stops at its limit of bytes."""
+    """Return whether planning a put surely takes milliseconds. If not, it may still exceed the limit of `plan_put`."""
     size = 0
     for channel in request.new_versions:
         value = request.checkpoint["channel_values"].get(channel)
@@ -326,7 +326,7 @@ class _SegmentWriter:
         return Elements(tuple(runs), fingerprints), inherits
 
     def _store_elements(self, channel: str, elements: Sequence[Any]) -> list[Run]:
-        """Write elements to new segments, each filled up to `SEGMENT_BYTES`, and return their runs."""
+        """Write elements to new segments, each filled up to `SEGMENT_BYTES`, and return one `Run` for each segment."""
         runs = []
         parts: list[bytes] = []
         size = 0

@@ -78,8 +78,8 @@ def _plan_from_older(
     """Plan a put on a parent of an older state version.
 
     Values are not inherited, but written, because upcasting changes them. Only elements that a list shares with the
-    parent's list are not written again. The checkpoint lacks values of channels that its graph does not know, and of
-    DeltaChannels. They are taken from the upcast parent.
+    parent's list are not written again. The checkpoint to store lacks the values of DeltaChannels, and of channels that
+    its graph does not know. These values are taken from the upcast parent.
     """
     loaded, manifest = load_tuple(codec, row, segments, (), sends)
     upcast = request.states.upcast(loaded, row.state_version).checkpoint
@@ -102,7 +102,8 @@ def _parent_of(
 ) -> Manifest:
     """Return the parent's manifest, with the fingerprints of lists that are about to change.
 
-    Reading a list costs a third of writing it. With its fingerprints, elements that stay are not written again.
+    Reading a list takes a third of the time of writing it. With the fingerprints of the old list, elements that stay
+    are not written again.
     """
     manifest = row.decode().manifest
     manifest.revision = row.revision
@@ -111,6 +112,7 @@ def _parent_of(
             try:
                 _, manifest.entries[channel] = load_value(codec, entry, segments, str(row.address))
             except (CorruptStateError, UnsafeTypeError):
-                # A damaged old list makes the new one be written in full. Reading the old checkpoint raises the error.
+                # The old list cannot be read, so the new list is written in full. The error is raised when a caller
+                # reads the old checkpoint.
                 continue
     return manifest

@@ -19,8 +19,8 @@ WHERE stored.idx < 0
 RETURNING idx;
 
 -- name: put_new_writes
--- Store one row of ordinary writes, unless it exists; two concurrent calls conflict on the key. The statement has no ON
--- CONFLICT, because that writes every row twice to the WAL.
+-- Store one row of ordinary writes, unless it exists. If two calls store it at the same time, one fails. ON CONFLICT
+-- would prevent that, but it would write every row twice to the WAL.
 -- seals: writes.data
 WITH new AS MATERIALIZED (
     SELECT now() AS at WHERE NOT EXISTS (

@@ -89,7 +89,8 @@ def diff_runs(old_runs: Sequence[Run], old_digests: bytes | None, digests: bytes
 def _match(old_runs: Sequence[Run], old_digests: bytes, digests: bytes) -> list[Piece]:
     """Return a list as pieces: runs of elements of the earlier list, and new elements.
 
-    If several elements of the earlier list match, take the one after the last match, or else the first one.
+    If an element occurs several times in the earlier list, take the one that follows the previous element's match, or
+    else the first one.
     """
     places: dict[bytes, int] = {}
     old = [old_digests[at : at + DIGEST_SIZE] for at in range(0, len(old_digests), DIGEST_SIZE)]

@@ -114,7 +114,7 @@ class Manifest:
         return self.entries.get(channel, NOTHING)
 
     def reuse_cached(self, cached: Manifest | None) -> None:
-        """Replace lists by equal lists of a cached manifest, whose fingerprints also have `blocks`.
+        """Replace lists by the equal lists of a cached manifest, because their fingerprints also have `blocks`.
 
         Does nothing if the cached manifest is of another revision of the row.
         """

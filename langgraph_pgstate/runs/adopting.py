@@ -37,7 +37,7 @@ async def adopt(
         queries: The queries of the schema.
         codec: Encodes requests.
         is_dead: Returns whether a process is known to be dead.
-        graphs: Only runs of these graphs, by their names in the record; all by default.
+        graphs: Names of graphs, as the record has them; only their runs are enqueued. All by default.
         queue: Name of the queue.
     """
     adopted: list[EnqueuedRun] = []

@@ -73,7 +73,7 @@ class AsyncRuns(AsyncRunQueue):
         versions: Upcasts states.
         keys: Keys of the config that name a thread's owner.
         graphs: The graphs that may be enqueued; any by default.
-        run_key: Finds the key in the queue of a run that was enqueued without a key, from its config.
+        run_key: Finds a run's queue key in its config, for runs that are enqueued without the option `key`.
 
     Attributes:
         encoder: Encodes runs.
@@ -126,8 +126,8 @@ class AsyncRuns(AsyncRunQueue):
             NotFoundError: If the checkpoint from which the run starts does not exist.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
             ThreadDeletedError: If the thread was deleted.
-            StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If the thread has advanced
-                when the run begins, the run ends with this error.
+            StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If the thread advances
+                later, before the run begins, the run ends with this error.
         """
         weighed = (input, command, [*options.values()])
         request = await heavy.compute(weighed, self.encoder.one, graph, input, command, options)
@@ -253,8 +253,8 @@ class AsyncRuns(AsyncRunQueue):
             thread_id: The thread. It may have no runs yet.
             last_event_id: Run and id of the last event that the caller has, like `RUN:12`. Runs that ended before this
                 run are left out.
-            since: A time with a time zone, for calls without `last_event_id`. Also yield runs that ended after this
-                time, oldest first, at most the last hundred.
+            since: A time with a time zone, for calls without `last_event_id`. Also yield the events of runs that ended
+                after this time, the oldest run first, but only of the last hundred runs.
 
         Raises:
             ConfigurationError: If the run has no event with this id.
@@ -342,7 +342,7 @@ class AsyncRuns(AsyncRunQueue):
         with another run. Call this at the start of an application, for example. Safe to repeat.
 
         Args:
-            graphs: Only runs of these graphs, by the name that the record has for them; all by default.
+            graphs: Names of graphs, as the record has them; only their runs are enqueued. All by default.
         """
         return [AsyncRunHandle(self, *_parts(run)) for run in await self._adopt(graphs)]
 

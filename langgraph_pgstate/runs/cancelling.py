@@ -20,7 +20,7 @@ _STATUSES: Final = {"cancel": "cancelled", "interrupt": "interrupted"}
 
 
 def how_to_cancel(stored: str | None) -> str | None:
-    """Return the action that a stored request to cancel a run names; `cancel` for an unknown action."""
+    """Return the action of a stored request to cancel a run: `cancel` for an unknown action, `None` for no request."""
     return stored if stored is None or stored in ACTIONS else "cancel"
 
 
@@ -43,8 +43,8 @@ async def cancel(
         action: `cancel` ends the run as `cancelled`, `interrupt` as `interrupted`; both keep checkpoints. `rollback`
             deletes the run with its checkpoints. If several actions are asked for before the run has ended, `rollback`
             prevails if it is one of them, otherwise the first action.
-        by: Name of the person who cancels it, for an event. If several persons request the same action, only the first
-            gets an event.
+        by: Name of the person who cancels it. It is stored in an event, unless another person has requested the same
+            action before.
         unless_retried_after: Refuse the action if a person has retried the run after this time, by the database's
             clock.
 
@@ -178,8 +178,8 @@ async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str,
     """Delete the request of an ended run, so that it is no dead letter and cannot be retried. Its record is kept.
 
     With `by`, an event that names this person is stored, too. One round trip, or one transaction with `by`; safe to
-    repeat. It waits for other changes of the thread's queue, so that a run which is retried at the same time keeps its
-    request.
+    repeat. The call waits for other changes of the thread's queue, so that a run which is retried at the same time
+    keeps its request.
 
     Returns:
         Whether there was a request; false if the run has not ended, has succeeded, or was discarded before.

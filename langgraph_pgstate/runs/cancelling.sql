@@ -7,7 +7,7 @@ WHERE q.thread_id = :thread_id::text
 ORDER BY q.run_id FOR UPDATE;
 
 -- name: find_retry
--- Return the newest of the events that say that a person retried the run, if it was stored after a given time. Execute
+-- A retry by a person is recorded as an event. Return a run's newest such event after a given time. Execute
 -- the query after `lock_threads_for_no_key_update`.
 -- opens: events.payload with kind = 'action'
 SELECT v.created_at, v.payload FROM /*schema*/events v

@@ -40,7 +40,7 @@ async def claim(
     ended: Sequence[str] = (),
     suspects: bool | None = None,
 ) -> Claims:
-    """Claim runs of some graphs with the leases of their threads, by priority and by position in the queue.
+    """Claim runs of some graphs, by priority and by position in the queue, and take the leases of their threads.
 
     One transaction in one round trip. Further transactions follow if more than 100 runs are claimed, if other processes
     hold leases of runs (these runs are put off for a second), or if keys are at their limits (their runs are set
@@ -76,9 +76,9 @@ async def claim(
         parameters["limit"] = asked = min(limit - len(claims.runs), _MOST_RUNS)
         given = {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE}
         opening: list[Statement] = [(queries.open_keys, {**given, **accepted})] if ended else []
-        # Without limits, the claim commits without waiting for the disk. A server crash that undoes the claim does no
-        # harm, because the run has stored nothing yet. With limits, it would undo the count for the rate, too, so the
-        # claim waits for the disk.
+        # Without limits, the commit does not wait for the disk. A server crash may then undo the claim, which does no
+        # harm, because the run has stored nothing yet. With limits, the commit waits for the disk, because otherwise a
+        # crash would also undo the count of started runs, so that the queue could exceed its rate.
         begin = bounded_waits(queries, is_synced=claims.has_limits)
         # If data keys of the claimed runs are not loaded, the claim is undone, and repeated once they are loaded.
         rows = await db.fetch_readable([begin, *opening, (statement, parameters)])
@@ -112,9 +112,9 @@ async def choose_isolated(
     versions: Mapping[str, Sequence[str]] | None = None,
     is_dead: Callable[[str], bool] = lambda _: False,
 ) -> str | None:
-    """Return the worker that must claim the queue's next run that must be alone: the worker with the fewest runs.
+    """Choose a worker for the queue's next run that must be alone in its worker: the worker with the fewest runs.
 
-    The returned worker must claim no other run until it is idle. Then it can claim this run. The other workers go on
+    The chosen worker must claim no other run until it is idle. Then it can claim this run. The other workers go on
     claiming. One statement.
 
     Args:
@@ -139,9 +139,9 @@ async def open_keys(
     after: str = "",
     page_size: int = 200,
 ) -> str | None:
-    """Make waiting runs of a page of queue keys claimable again, as many as the limits of the keys allow.
+    """Make runs that wait for the limits of their keys claimable again, as many as the limits allow now.
 
-    Two statements; safe to repeat and in many processes.
+    A call does this for one page of keys. Two statements; safe to repeat and in many processes.
 
     Args:
         db: The connection.
@@ -179,7 +179,8 @@ def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
         if options is not None:
             given = options_of(options, f"run {run_id!r} of thread {thread_id!r}")
     except CorruptStateError as error:
-        # The run fails with this error when it begins. The other runs of the claim are not affected.
+        # A run whose options cannot be read fails with this error, but only when it begins. So the claim's other runs
+        # are not affected.
         _log.error("%s", error)
         unreadable = error
     return ClaimedRun(

@@ -48,8 +48,8 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- If a server crash has undone a claim, the claim's worker may still use the token `held.fencing_token + 1`. A
-        -- new token must be larger. So it is at least the clock's time.
+        -- If a server crash has undone a claim, the claim's worker may still use its token. The new token must be
+        -- larger than that one, which is unknown. So it is at least the clock's time.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
@@ -236,8 +236,8 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- If a server crash has undone a claim, the claim's worker may still use the token `held.fencing_token + 1`. A
-        -- new token must be larger. So it is at least the clock's time.
+        -- If a server crash has undone a claim, the claim's worker may still use its token. The new token must be
+        -- larger than that one, which is unknown. So it is at least the clock's time.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
@@ -362,8 +362,9 @@ WITH RECURSIVE keys AS (
 SELECT key FROM keys WHERE key IS NOT NULL LIMIT :page_size::integer;
 
 -- name: open_keys
--- Make runs of some keys claimable, in their order, as many as the limits allow. Only runs of graphs and versions that
--- the worker accepts count, because a run that no worker claims would block the others. Locked runs are left out.
+-- Make runs of some keys claimable, by priority and position, as many as the limits of the keys allow. Runs that this
+-- worker does not accept are neither made claimable nor counted. Otherwise a run that no worker claims would block the
+-- other runs of its key. Locked runs are left out.
 WITH accepted AS MATERIALIZED (
     SELECT * FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version)
 )

@@ -28,7 +28,7 @@ class Cursor:
     """A reader's position in the events of a run. No I/O.
 
     Attributes:
-        is_behind: Whether more events may be stored already; true at first.
+        is_behind: Whether events that the reader lacks may be stored already; true at first.
         has_ended: Whether the reader has passed the end.
 
     Args:
@@ -121,7 +121,7 @@ class Cursor:
         return StreamEvent(f"{self._after}{suffix}", event, (), data, self._attempt, stored_at=stored_at)
 
     def has_news(self, page: Any) -> bool:
-        """Return whether a page has news for the reader, or more events may be stored already."""
+        """Return whether a page has news for the reader, or may lack events that are stored already."""
         return bool(page.batches) or page.status not in UNFINISHED or self.is_behind
 
 
@@ -165,7 +165,7 @@ class ThreadCursor:
 
     @property
     def is_behind(self) -> bool:
-        """Whether more events may be stored already."""
+        """Whether events that the reader lacks may be stored already."""
         return self._after is None if self._cursor is None else self._cursor.is_behind
 
     @property

@@ -170,8 +170,8 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
             return ended > 0
         ended = await db.execute(queries.end_runs, _end([key], "cancelled", rolls_back=True))
         if ended:
-            # A new fencing token refuses late puts of the run. After a mere release, they would be accepted until
-            # another lease is taken.
+            # Increase the fencing token, so that checkpoints which the run stores late are refused. The release of the
+            # lease is not enough: they would be accepted until another lease is taken.
             lease = {"thread_id": key.thread_id, "fencing_token": key.fencing_token}
             await db.execute(queries.fence_lease, {**lease, "is_dead": True})
             await delete_runs_of(db, queries, key.thread_id, [key.run_id])
@@ -274,8 +274,8 @@ async def _under_leases(
         The number of rows that the statement affected.
     """
     threads = {"thread_ids": [key.thread_id for key in keys]}
-    # Lock the lease before the thread's row, as guarded puts do. A deletion and the first put of a thread lock the row
-    # first, so they can deadlock with this transaction. In that case, the lock timeout of this transaction ends it
+    # Lock the lease before the thread's row, as guarded puts do. But a deletion, or the first put of a thread, locks
+    # the row first, so a deadlock with this transaction is possible. Then the short lock timeout ends this transaction
     # before PostgreSQL looks for deadlocks.
     lease = queries.release_leases if keep_for is None else queries.renew_leases
     statements = [

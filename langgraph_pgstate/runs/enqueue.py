@@ -26,8 +26,8 @@ from langgraph_pgstate.runs.types import EnqueuedRun
 from langgraph_pgstate.schema.queries import Queries, Statement
 
 _CONTENT: Final = frozenset({"options", "metadata"})
-# Finds the reason that a failed check of the transaction puts into the text of a database error. The quotation marks
-# around the reason depend on the server's language.
+# If a check of the transaction fails, the text of the database error contains the reason. The pattern leaves out the
+# quotation marks around it, because they depend on the server's language.
 _MARK: Final = re.compile(r"pgstate-queue:(\[.*\])", re.DOTALL)
 
 
@@ -57,7 +57,8 @@ async def enqueue(
     """
     given = _distinct(requests)
     rows = [request.row for request in given]
-    # These rows leave out content, because only the statement that stores content encrypts it.
+    # The checks get rows without options and metadata. Only the statement that stores these columns encrypts them, so
+    # no other statement may contain them.
     places = json.dumps([{name: row[name] for name in row.keys() - _CONTENT} for row in rows])
     checks: list[Statement] = [
         (queries.make_threads, {"rows": places}),

@@ -23,8 +23,9 @@ from langgraph_pgstate.runs.notifying import EndListener, on_loop
 from langgraph_pgstate.runs.types import StreamPage, ThreadPage, Wanted, WantedRuns
 from langgraph_pgstate.schema.queries import Queries
 
-# Seconds between two reads. The short pause applies if a reader may lack events that are already stored.
+# Seconds between two reads.
 _PAUSE: Final = 0.05
+# The same, if events may be stored already that a reader has not got yet.
 _SHORT_PAUSE: Final = 0.01
 # Maximum number of batches that one statement returns, unless there are more readers than this.
 _BATCHES: Final = 256

@@ -69,8 +69,8 @@ FROM /*schema*/run_requests d JOIN /*schema*/runs r ON r.thread_id = d.thread_id
 WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND r.thread_id = :thread_id AND r.queue IS NOT NULL;
 
 -- name: get_last_checkpoint
--- Return the newest checkpoint of a run in the root namespace. If the run made none, return the checkpoint for which
--- its tasks have stored writes.
+-- Return the newest checkpoint of a run in the root namespace. If the run made none, return the earlier checkpoint for
+-- which the run's tasks have stored writes, if any.
 SELECT greatest((
     SELECT max(own.checkpoint_id) FROM (
         SELECT k.checkpoint_id FROM /*schema*/checkpoints k

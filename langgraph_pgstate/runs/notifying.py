@@ -114,8 +114,8 @@ class AsyncNotifier:
 class EndListener:
     """A listener that wakes waiting callers and readers when workers report that runs have ended. Thread-safe.
 
-    The first `calling` opens a connection that listens until `close`. If the connection cannot listen, the given
-    functions are never called.
+    The first `calling` opens a connection that listens until `close`. If the connection cannot listen, the
+    functions given to `calling` are never called.
 
     Args:
         database: Gives the connection string and the tenant.
@@ -129,7 +129,7 @@ class EndListener:
 
     @contextmanager
     def calling(self, run_id: str | None, call: Callable[[], None]) -> Iterator[None]:
-        """Within this context, call a function whenever workers report the end of a run.
+        """Within this context, call a function whenever a worker reports the end of the run `run_id`.
 
         The function is called in another thread, and must not block. If `run_id` is `None`, it is never called.
         """

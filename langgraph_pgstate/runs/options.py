@@ -120,7 +120,7 @@ class EnqueueOptions(TypedDict, total=False):
         queue: The queue; `default` by default.
         priority: Runs of higher priority are claimed first; 0 by default.
         key: Key in the queue, such as a tenant or a user. Runs of different keys take turns, and keys have limits. By
-            default the key that `run_key` of the state names.
+            default, the key that the state's option `run_key` finds in the config.
         version: Version of the graph: only workers that accept it run the run. Empty by default, for all workers.
         run_after: Time before which the run is not claimed, or a timedelta to wait.
         multitask_strategy: What happens if the thread has pending or running runs. `enqueue`, the default: this run
@@ -190,10 +190,10 @@ class WorkerOptions(TypedDict, total=False):
         drain_timeout: Seconds in which runs must reach a superstep boundary after the worker is stopped, or after a
             blocking run is cancelled; 30 by default. Other runs of the thread wait at most this long for code that
             cannot be stopped.
-        max_crashes: Number of deaths of a run's workers, without a new checkpoint, after which the run ends as `error`;
-            3 by default. Even with new checkpoints, the run ends as `error` if its worker dies after ten times this
-            number of attempts, or after `max_attempts` if that is more. After the first death the run is claimed alone.
-            It ends only if it was claimed alone, because otherwise another run may be the cause of the death.
+        max_crashes: A run ends as `error` after its workers have died this number of times in a row without a new
+            checkpoint of the run; 3 by default. A run that makes checkpoints ends as `error`, too, if its worker dies
+            after ten times this number of attempts, or after `max_attempts` if that is more. But if its last
+            worker executed other runs, too, one of them may have caused the death. Then the run is requeued.
         adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over; not by default.
         followed_by: A mapping from a graph to the graph that follows it. When a run of the first graph succeeds, a run
             of the second is enqueued in the same transaction. Its input is the first run's `thread_id` and `run_id`.

@@ -65,8 +65,8 @@ async def get_outcome(
         is_known: Whether the caller knows that the run existed.
 
     Returns:
-        The status and the values of the channels at the run's last checkpoint. If the run made no checkpoint, the
-        values at the checkpoint for which its tasks stored writes; empty if they stored none. For an interrupted run
+        The status, and the values of the channels at the run's last checkpoint. If the run made no checkpoint, but its
+        tasks stored writes for an earlier checkpoint, the values at that one; otherwise empty. For an interrupted run
         also `__interrupt__`, the list of interrupts. For an `@entrypoint`, its return value instead of channels.
 
     Raises:

@@ -58,7 +58,7 @@ class AsyncRunQueue(AsyncRunHistory):
     async def repair(self) -> int:
         """Make the next due run ready on each thread that has due runs but no ready run. `PGState.maintain` calls this.
 
-        Rows of the queue that are not needed any more are deleted.
+        Old rows of workers, queue keys, failed webhooks, and runs that deleted their threads are deleted.
 
         Returns:
             The number of runs that were made ready.
@@ -142,8 +142,8 @@ class AsyncRunQueue(AsyncRunHistory):
 
         Args:
             amount: Cost in the currency of the prices; `None` removes the budget.
-            tenant: The owner of the budget, if it is a tenant, as in the record. `*` stands for each tenant without its
-                own budget.
+            tenant: The owner of the budget, if it is a tenant: the tenant's name in the record. `*` stands for each
+                tenant without its own budget.
             user: The owner, if it is a user; `*` for each user without its own budget.
             agent: The owner, if it is the agent of runs; `*` for each agent without its own budget.
             key: The owner, if it is the key of enqueued runs; `*` for each key without its own budget.

@@ -64,10 +64,10 @@ class RunRequest:
         version: Version of the graph; empty for any.
         run_after: Time before which the run is not claimed, or a timedelta to wait.
         strategy: What happens to other runs of the thread.
-        options: Retries, time limits, and other options that another run needs to repeat it; JSON types.
+        options: Retries, time limits and other options, stored so that a later run can have the same; JSON types.
         data: The `RunInput`, encoded by `seal_input`.
         owner: Agent, user and tenant.
-        metadata: The metadata, as JSON types, if they may be stored outside `data`.
+        metadata: The metadata as JSON types; `None` if only `data` may hold them.
         adopts: Whether a run of this id that was not enqueued is taken over.
         start: Namespace and id of the checkpoint from which it starts; `None` for the thread's newest.
         traceparent: The caller's span, whose trace contains the run.

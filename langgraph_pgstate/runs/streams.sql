@@ -85,9 +85,9 @@ ORDER BY g.number, b.last_seq;
 
 -- name: read_threads
 -- Return the time, and enqueued runs of threads: at most a hundred runs that have not ended, and a hundred that started
--- after a moment. The moment is the given time, or else the start of the given run, or else the start of the first run
--- that ended after a given time, or else the start of the newest run. A minute is subtracted, because clocks of
--- processes differ. Runs that have deleted their thread are left out, because another thread may have the id.
+-- after a moment. The moment is the given time, or else the start of the given run, or else the earliest start
+-- of the runs that ended after a given time, or else the start of the newest run. A minute is subtracted, because the
+-- clocks of processes differ. Runs that have deleted their thread are left out, because another thread may have the id.
 SELECT g.number, now(), r.run_id, coalesce(r.agent, ''), r.status, r.started_at, r.ended_at, r.last_event
 FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[], :ended_sinces::text[]) WITH ORDINALITY
         AS g (thread_id, since, run_id, ended_since, number)

@@ -108,10 +108,10 @@ async def recover(
         db: The connection.
         queries: The queries of the schema.
         limit: Maximum number of runs.
-        max_crashes: Number of deaths of its workers, without a new checkpoint, after which a run ends as `error`. Even
-            with new checkpoints, the run ends as `error` if its worker dies after ten times this number of attempts, or
-            after the run's `max_attempts` if that is more. A run that was not claimed alone does not end. It is
-            requeued, to be claimed alone.
+        max_crashes: A run ends as `error` after its workers have died this number of times in a row without a new
+            checkpoint of the run. A run that makes checkpoints ends as `error`, too, if its worker dies after ten times
+            this number of attempts, or after its `max_attempts` if that is more. But if the last worker executed other
+            runs, too, one of them may have caused the death. Then the run is requeued, to be claimed alone.
         is_dead: Returns whether a worker is known to be dead, so that its leases need not expire.
     """
     dead: list[str] = []
@@ -179,8 +179,8 @@ async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
 async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
     """Make the next run ready on each thread that has no ready run. It reads the whole queue. `maintain` calls it.
 
-    It also deletes workers that were not seen for a day, keys that were not claimed for a day, and webhooks that failed
-    long ago.
+    It also deletes workers that were not seen for a day, rows of queue keys that were not claimed for a day, webhooks
+    that failed long ago, and runs that deleted their threads.
 
     Returns:
         The number of runs that were made ready.

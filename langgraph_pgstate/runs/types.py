@@ -437,10 +437,10 @@ class WantedRuns(NamedTuple):
 
     Attributes:
         thread_id: Id of the thread.
-        since: The moment. If it is `None`, the moment is the start of one of the thread's runs: of the run `run_id`,
-            or else of the run that `ended_since` names, or else of the newest run.
-        run_id: A run, which may not exist.
-        ended_since: A time. It names the first run that ended after this time, if there is one.
+        since: The moment. If it is `None`, the moment is the start of the run `run_id`. If there is no such run, it is
+            the earliest start of the runs that ended after `ended_since`, or else the start of the newest run.
+        run_id: A run of the thread, which may not exist.
+        ended_since: A time; see `since`.
     """
 
     thread_id: str

@@ -35,8 +35,9 @@ _AT_ONCE: Final = 20
 _PER_HOST: Final = 4
 _POLL_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 2.0
-# Maximum number of tenants whose webhooks one thread delivers at once, and seconds until it goes on with others.
+# Maximum number of tenants whose webhooks the thread delivers at the same time.
 _TENANTS_AT_ONCE: Final = 10
+# Seconds after which the thread goes on with other tenants.
 _TENANT_SECONDS: Final = 5.0
 _MAX_ERROR: Final = 500
 _log = logging.getLogger("langgraph_pgstate.webhooks")

@@ -81,8 +81,8 @@ def due_ticks(
         zone: Time zone of the expression.
         next_at: The first tick that no process has handled.
         now: The time.
-        missed: Which ticks until now are left out: with `skip`, ticks that are a minute late; with `once`, all ticks
-            but the newest; with `all`, ticks before the newest hundred.
+        missed: Which of the ticks up to `now` are left out: with `skip`, ticks that are a minute late; with `once`, all
+            ticks but the newest; with `all`, ticks before the newest hundred.
         end_at: Time after which there are no ticks.
     """
     until = now if end_at is None else min(now, end_at)

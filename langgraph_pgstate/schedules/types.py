@@ -117,7 +117,7 @@ class Schedule:
         last_at: The last tick that was not skipped; `None` before the first.
         last_thread_id: The thread of `last_run_id`.
         last_run_id: The last run that the schedule enqueued.
-        last_error: Why the run at `last_at` was refused; `None` if it was not.
+        last_error: Why the run at `last_at` was refused, or why the next tick cannot be computed; `None` for no error.
         created_at: Time of creation.
         updated_at: Time of the last change, pause or resumption.
         is_paused: Whether the schedule is paused.

@@ -17,7 +17,7 @@ from langgraph_pgstate.schema.queries import Queries
 
 
 class Isolation:
-    """The workers of this process that have runs, and the one whose run must be the only run of the process.
+    """The workers of this process that have runs, and the worker, if any, with a run that must be alone in the process.
 
     Thread-safe.
     """
@@ -61,12 +61,12 @@ ISOLATION: Final = Isolation()
 os.register_at_fork(after_in_child=ISOLATION.reset)
 
 
-# Seconds to wait if another worker was claiming. Its claim has then probably committed.
+# Seconds until the next claim if another worker was claiming. After this time, its claim has probably committed.
 _BUSY_SECONDS: Final = 0.01
 
 
 class Claimer:
-    """Claims runs for one worker. Each claim reports whether its queue has limits, and the claimer remembers it.
+    """Claims runs for one worker. It remembers for each queue whether the last claim has found limits.
 
     Args:
         queries: The queries of the schema.

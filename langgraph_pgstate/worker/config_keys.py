@@ -147,7 +147,7 @@ def check_keys(config: Mapping[str, Any], environment: Mapping[str, str]) -> Non
 
 
 def _given(value: Mapping[str, Any], above: str, known: Mapping[str, Use]) -> Iterator[tuple[str, Any]]:
-    """Yield the path and value of each key that has a value, down to the keys in the table."""
+    """Yield the path and value of each key that is set. An object with keys in the table is searched, not yielded."""
     for name, found in value.items():
         path = f"{above}{'*' if above == 'graphs.' else name}"
         # `null`, `false` and empty values are the defaults.

@@ -101,8 +101,8 @@ class Control:
             self._wake_webhooks,
             adopts,
         )
-        # The lanes of the tenants that have work, if the worker serves all tenants. `None` if the worker has only the
-        # single lane `_lane`.
+        # Lanes claim and execute runs. A worker that serves all tenants has a lane here for each tenant that has work.
+        # Another worker has `None` here, and only the lane `_lane`.
         self._tenants: TenantLanes | None = None
         self._is_once = self._is_drain_logged = False
         self._started = threading.Event()

@@ -29,7 +29,7 @@ class Ender:
     Args:
         queries: The queries of the schema.
         recording: Settings for recorded errors.
-        seconds: Seconds after which a call stops ending runs one by one, so that leases are renewed.
+        seconds: Seconds after which a call stops at the next run whose thread is locked, so that leases are renewed.
         note_end: Called with each execution whose run has ended in the queue, or was requeued.
         leave: Called with each execution whose run this worker cannot end. The run stays as it is until its lease
             expires.
@@ -171,7 +171,7 @@ class Ender:
                 if isinstance(outcome.error, BudgetExceededError):
                     log.warning("run %s of thread %s was refused: %s", *names, outcome.error)
                 else:
-                    # If the row encrypts the error, the log does not show it in plain text.
+                    # With encryption, the error is encrypted in the run's row, so the log names only its type.
                     shown = outcome.error if database.keys is None else None
                     again = again if shown is not None else f": {type(outcome.error).__name__}{again}"
                     log.warning("run %s of thread %s failed%s", *names, again, exc_info=shown)

@@ -256,7 +256,8 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
     if error is None:
         return RunOutcome("finish", "interrupted" if is_interrupted else "success")
     if isinstance(error, UnavailableError):
-        # Perhaps the state was not stored. After the lease has expired, the run is requeued, up to a limit of crashes.
+        # Perhaps the state was not stored, so another attempt must go on from what was stored. The run is requeued when
+        # its lease has expired. This counts as a crash; see `max_crashes`.
         return RunOutcome("leave")
     if stop == "timeout":
         return RunOutcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))
@@ -290,7 +291,7 @@ class GraphExecutor:
         codec: Reads requests.
         repair: Changes the input of a new run; `None` to leave it unchanged.
         writer: Stores events.
-        enter: Called in the context in which a run is executed.
+        enter: Called before each run, in the context (`contextvars`) in which the run is executed.
 
     Raises:
         ConfigurationError: If a graph was compiled with another checkpointer.
@@ -433,8 +434,8 @@ class GraphExecutor:
                 f"graph {name!r} was compiled with a checkpointer that is not the worker's: "
                 f"{type(given).__name__}. Compile it without one, or with the saver of the worker's state"
             )
-        # `stream_eager` makes LangGraph yield a superstep's events before it stores the checkpoint, not after the next
-        # superstep has begun.
+        # With `stream_eager`, LangGraph yields a superstep's events before it stores the checkpoint. Otherwise it would
+        # yield them only after the next superstep has begun.
         return self._record(graph.copy({"checkpointer": self._saver, "stream_eager": True}))
 
 
@@ -464,7 +465,7 @@ def choose_step(
         given = request.input if request.command is None else request.command
         repairs = request.command is None and given is not None and claimed.head_id is not None
         asked = configurable_of(request.config)
-        # For a checkpoint of a subgraph, use the root's checkpoint above it.
+        # If the run starts from a checkpoint of a subgraph, use the root graph's checkpoint that belongs to it.
         past_id = (asked.get("checkpoint_map") or {}).get("") if asked.get("checkpoint_ns") else request.checkpoint_id
         if past_id is not None:
             configurable["checkpoint_id"] = past_id

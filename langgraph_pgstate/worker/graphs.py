@@ -330,7 +330,7 @@ def load_config(file: str | Path) -> dict[str, GraphSource]:
 
 
 def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Parameter, bool]:
-    """Return the parameters of a factory. The value is true for the runtime and false for the config.
+    """Return the parameters of a factory as a dict: true for the runtime, false for the config.
 
     Raises:
         ConfigurationError: If the factory needs another argument.

@@ -59,7 +59,8 @@ class Duties:
         draining_since: When the worker was asked to drain, by the monotonic clock.
         is_forced: Whether draining does not wait for superstep boundaries.
         lanes: The open lanes, by tenant.
-        alone: The lane whose next run must be alone in the process. Until that run has ended, no other lane claims one.
+        alone: The lane that has, or waits for, a run that must be alone in the process. Meanwhile, no other lane claims
+            a run.
     """
 
     worker_id: str
@@ -127,7 +128,7 @@ class Lane:
         self._claimer = Claimer(
             self._queries, duties.worker_id, duties.graphs, duties.versions, settings.lease_ttl, settings.poll
         )
-        # Runs that the database still assigns to this worker, but that the worker leaves until their leases expire.
+        # Runs that this worker has given up. The database assigns them to this worker until their leases expire.
         self._left: set[RunKey] = set()
         self.left_runs = LeftRuns(self._queries, settings.lease_ttl, settings.drain_timeout)
         self.ender = Ender(

@@ -49,7 +49,7 @@ class LeftRuns:
         self._is_forced = True
 
     def is_left(self, execution: RunExecution) -> bool:
-        """Return whether code of an execution may still run."""
+        """Return whether code of an execution still runs, and other runs of the thread must wait for it."""
         until = execution.stopped_or_reported_at + self._drain_timeout
         return execution.has_code and not self._is_forced and time.monotonic() < until
 

@@ -2,8 +2,8 @@
 
 The events of all runs are stored together, every 50 ms. When a checkpoint or the writes of a task are stored, the same
 transaction stores the events that the run has yielded so far. Otherwise a crash could lose these events, because stored
-work is not repeated. The transaction that ends a run stores the run's last events. Events that a checkpoint usually
-follows wait a little longer, to be stored with the checkpoint.
+work is not repeated. The transaction that ends a run stores the run's last events. If a checkpoint usually follows an
+event, the event waits a little longer, to be stored with the checkpoint.
 """
 
 from __future__ import annotations
@@ -394,7 +394,8 @@ class StreamWriter:
                     began_at = time.monotonic()
                     while not self._closed.is_set():
                         if not self._wake.is_set() and self._wake.wait(self._wait_seconds):
-                            # Wait a full interval, because a run that ends soon stores its events with its end.
+                            # Wait a full interval after the first event. A run that ends meanwhile stores its events
+                            # with its end, so they need no transaction of their own.
                             began_at = time.monotonic()
                         self._closed.wait(max(0.0, began_at + _INTERVAL - time.monotonic()))
                         began_at = time.monotonic()

@@ -75,8 +75,9 @@ class TenantLanes:
         self._waiting = deque(names)
         self._looked_at = time.monotonic()
         self._has_seen_all = False
-        # Tenants that may have runs to claim, in the order of their turns; tenants whose sweeps are due.
+        # Tenants that may have runs to claim, in the order of their turns.
         self._hungry: OrderedDict[str, None] = OrderedDict()
+        # Tenants whose sweeps are due.
         self._sweeping: OrderedDict[str, None] = OrderedDict()
         # Times at which to check tenants outside of the rotation.
         self._times: dict[str, float] = {}
