@@ -179,8 +179,8 @@ async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
 async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
     """Make the next run ready on each thread that has no ready run. It reads the whole queue. `maintain` calls it.
 
-    It also deletes workers that were not seen for a day, rows of queue keys that were not claimed for a day, webhooks
-    that failed long ago, and runs that deleted their threads.
+    It also deletes workers that were not seen for a day, rows of queue keys whose rate window began more than a day
+    ago, webhooks that failed long ago, and runs that deleted their threads.
 
     Returns:
         The number of runs that were made ready.
