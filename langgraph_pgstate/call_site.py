@@ -92,8 +92,8 @@ class CallSite:
         exits: The exit stack of LangGraph's loop, if a loop reads. It is unwound when the loop has written everything.
         loop: That loop.
         taken: The lease taken for the read.
-        has_failed: Whether the read failed or was cancelled. Code that sets `taken` then checks this, and code that
-            sets this then checks `taken`, so that one of them releases the lease.
+        has_failed: Whether the read failed or was cancelled. Its lease must then be released. `taken` may be set
+            before or after `has_failed`. The code that sets the second of them releases the lease.
         was_sent: Whether the statement that takes the lease was sent.
         asked_at: When that statement was sent last, by `lease_clock`.
         is_pending: Whether that statement's response is pending.

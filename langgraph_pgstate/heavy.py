@@ -72,9 +72,10 @@ def is_heavy(value: Any, *, size: int = HEAVY_BYTES) -> bool:
 
 
 def room_beside(value: Any, size: int, count: int) -> tuple[int, int]:
-    """Return what a value leaves of two limits: of the bytes of strings, and of the number of lists, objects and items.
+    """Return what remains of two limits, `size` and `count`, after a value was counted.
 
-    A negative number means that the value exceeds this limit. The rest of the value was then not read.
+    The lengths of strings are subtracted from `size`; the number of lists, objects and items is subtracted from
+    `count`. If a result is negative, the value exceeds this limit, and the rest of the value was not read.
     """
     left = [value]
     while left:

@@ -336,9 +336,9 @@ def close_waiting_callbacks() -> None:
 def event_handler(send: Callable[[dict[str, Any]], None]) -> BaseCallbackHandler:
     """Return a handler that calls a function with each event that `astream_events(version="v2")` yields for a run.
 
-    The function is called before the run continues. `astream_events` itself puts events into a queue that is read
-    later. So the events that precede a stored checkpoint have been sent. Chunks of the run itself are left out, because
-    `stream` yields them.
+    The function is called before the run continues. So when a checkpoint is stored, all earlier events were sent.
+    `astream_events` itself cannot ensure this, because it puts events into a queue that is read later. Chunks of the
+    run itself are left out, because `stream` yields them.
 
     Args:
         send: The function. It is called on the event loop or in the thread where the event happens.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.encryption import Encryption
 
 DEFAULT_SCHEMA = "pgstate"
-# A b-tree entry has at most 2,704 bytes, a third of a page. The rest is for the index tuple's header.
+# A b-tree entry has at most 2,704 bytes, a third of a page. Some of them are left for the index tuple's header.
 MAX_KEY_BYTES = 2600
 
 TtlStrategy = Literal["delete", "keep_latest"]

@@ -210,7 +210,7 @@ class _State:
         self._counts_reads = options.get("recover_journal", True)
 
     def _saver_options(self, options: StateOptions) -> SaverOptions:
-        # Reset what was applied already: the serializer has its allowed types, and the database has its tenant.
+        # Reset options that were applied before: the serializer has its allowed types, and the database has its tenant.
         shared: StateOptions = {
             **options,
             "serde": self._codec.serde,
@@ -1094,5 +1094,5 @@ def core_of(state: PGState | AsyncPGState) -> Core:
 
 
 def tenant_state(state: S, tenant: str) -> S:
-    """Return a new state of a tenant, as `for_tenant` does. The caller closes it."""
+    """Return a state of a tenant. Unlike `for_tenant`, make a new one at each call. The caller closes it."""
     return state._made_for(state._check_tenant(tenant))

@@ -276,7 +276,7 @@ class Admin:
         """Wrap all data keys by the first master key of the encryption, and return how many were wrapped again.
 
         Only the table of data keys is read and written, in pages of some hundred keys. If interrupted, a repeated call
-        continues. Give all programs the new master key before. Afterwards, they do not need the old one.
+        continues. Before the call, give all programs the new master key. After it, they do not need the old one.
 
         Args:
             every: Also wrap keys again that the first master key has wrapped, for example after it was rotated.
@@ -298,9 +298,9 @@ class Admin:
     ) -> RotationReport:
         """Make new data keys, encrypt the old keys' values again, and retire the old keys. The application may run.
 
-        Rows are stored again in small transactions. Other processes use the old keys from memory for `cache_for`. After
-        this time, rows that they wrote meanwhile are encrypted again, too, and the old keys are retired. Retired keys
-        stay in the table, for archives and dumps.
+        Rows are stored again in small transactions. Other processes may go on using the old keys from memory until
+        their `cache_for` ends. Then the rows that they wrote with these keys are encrypted again, too, and the old keys
+        are retired. Retired keys stay in the table, for archives and dumps.
 
         If interrupted, a repeated call continues with the same keys. A call after the end begins a new rotation.
 
@@ -423,7 +423,7 @@ class Admin:
             thread_ids: Only these threads.
             overwrite: Also copy threads that were continued on both sides. Checkpoints that exist on both sides are
                 replaced by the source's, others are kept as another branch. Threads continued here with a newer state
-                version are reported instead.
+                version are only reported.
             verify: Read each thread from both sides afterwards and compare.
             decrypt_with: LangGraph's `EncryptedSerializer` of the old application. Values that it encrypted are
                 decrypted, and stored with this object's `encryption` if there is one. By default they are copied
@@ -532,8 +532,7 @@ class Admin:
         replaced value stays as a version. If interrupted, a repeated call continues. An item that was deleted in the
         source after the copy stays here.
         Embeddings are copied if an index of this schema has their number of dimensions and embeds the same fields. The
-        `setup` of the new store makes this index, so call it before. Other items are embedded later, as after a failure
-        of the embedding model.
+        `setup` of the new store makes this index, so call it before. `reindex` embeds the other items later.
 
         Args:
             source_dsn: The database of the old application; may be the same one.
@@ -631,7 +630,7 @@ class Admin:
     ) -> Iterator[str]:
         """Yield the ids of all threads after an id, read page by page.
 
-        With `None`, the empty id is yielded, too, which other savers allow.
+        If `after` is `None`, yield all ids, including the empty id, which other savers allow.
         """
         while page := database.run(next_page, queries, after):
             yield from page
@@ -660,7 +659,7 @@ class Admin:
         copy: Callable[[Connection, Connection, str], Coroutine[Any, Any, TransferReport]],
         thread_id: str,
     ) -> TransferReport:
-        """Copy one thread over two connections. Repeat the copy if a connection was lost; existing rows are skipped."""
+        """Copy one thread over two connections. After a retryable error, repeat the copy, and skip existing rows."""
 
         async def lend(db: Connection) -> TransferReport:
             return target.run_once(copy, db, thread_id)

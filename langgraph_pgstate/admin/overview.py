@@ -53,7 +53,7 @@ async def _slowest(db: Connection, queries: Queries, schema: str) -> tuple[SlowS
     try:
         rows = await db.fetch(extension_queries(schema).list_slow_statements, parameters)
     except Exception as error:
-        # The driver's errors are not yet translated when an operation sees them.
+        # Read the SQLSTATE of psycopg's error, which is translated only after the operation.
         if db.is_in_transaction or getattr(error, "sqlstate", None) not in _NOT_THERE:
             raise
         return None

@@ -1,4 +1,4 @@
-"""Encryption of stored values that are plain or under older data keys, and digests of words that are missing.
+"""Encryption of stored values that are plain or under older data keys, and storage of missing digests of words.
 
 Values are processed page by page, while applications run.
 """
@@ -21,7 +21,7 @@ from langgraph_pgstate.schema.resealing import reseal_page
 
 OnProgress = Callable[[RotationProgress], None]
 
-# Time for other processes to commit what they encrypted under a replaced key just before it left their memory.
+# Seconds until other processes have committed what they encrypted under a replaced key just before they forgot it.
 _MARGIN_SECONDS: Final = 5.0
 
 

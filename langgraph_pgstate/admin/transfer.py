@@ -148,7 +148,7 @@ class Store(Protocol):
 async def transfer_thread(
     source: Store, target: Store, thread_id: str, *, overwrite: bool, verify: bool
 ) -> TransferReport:
-    """Copy the checkpoints and writes of a thread that the target lacks. Reads one snapshot of the source.
+    """Copy those checkpoints and writes of a thread which the target lacks. Reads one snapshot of the source.
 
     Each portion is one transaction of the target, so an interrupted copy leaves whole checkpoints; a repeated call
     continues. Memory holds the thread's keys and one portion.

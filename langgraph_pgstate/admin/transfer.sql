@@ -27,7 +27,7 @@ ON CONFLICT (thread_id) DO UPDATE SET
     updated_at = greatest(stored.updated_at, excluded.updated_at),
     expires_at = greatest(
         stored.expires_at,
-        -- Add in UTC, for Citus, as in `replace_checkpoint`.
+        -- Use UTC, because addition in the session's time zone is not immutable, as Citus requires here.
         ((greatest(stored.updated_at, excluded.updated_at) AT TIME ZONE 'UTC') + stored.ttl) AT TIME ZONE 'UTC'
     );
 

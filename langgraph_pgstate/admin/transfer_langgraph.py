@@ -1,7 +1,7 @@
 """The tables of LangGraph's own PostgreSQL saver, as one side of a transfer.
 
 A checkpoint's row holds scalars in `checkpoint -> 'channel_values'`. Every other value is a blob under its channel and
-version. A blob takes precedence over the row, which holds only `true` for a DeltaChannel's snapshot.
+version. If a channel has a value in both, the blob counts: of a DeltaChannel's snapshot, the row holds only `true`.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class LangGraphStore:
         return plain_value(value)
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:
-        """Return, by checkpoint, the channels whose versions have no blob yet, each version for one checkpoint only."""
+        """Return, by checkpoint, the channels whose versions have no blob yet. Each version is returned only once."""
         wanted = {pair for record in records for pair in _versions(record.head)}
         rows = await self._fetch(self._queries.find_blobs, namespace, wanted)
         there = {(channel, version) for channel, version, _, _ in rows}

@@ -34,8 +34,8 @@ PAGE: Final = 500
 _PAGE_BYTES: Final = 8 * 1024 * 1024
 # Maximum number of passes. A program that never stops writing would otherwise keep the copy going.
 _PASSES: Final = 5
-# A later pass also reads items from this long before the start of the previous pass. A transaction that began before
-# that start may have committed its items only after the pass.
+# A later pass also reads items that were stored within this time before the previous pass began. Their transactions
+# may have been committed only after the previous pass.
 _MARGIN: Final = timedelta(minutes=1)
 _IMPORTED_BY: Final = "import-langgraph"
 _TYPES: Final = ("vector", "halfvec")

@@ -25,8 +25,8 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, SerializationError
 from langgraph_pgstate.schema.queries import Queries
 
-# Number of cached manifests, against which later checkpoints are written as differences. Branches rarely reach further
-# back.
+# Maximum number of cached manifests. Later checkpoints are written as differences from checkpoints with a cached
+# manifest. Branches rarely begin at earlier ones.
 _MANIFESTS: Final = 256
 _HOMES: Final = 20_000
 _DIGEST_BYTES: Final = 8 * 1024 * 1024
@@ -140,7 +140,7 @@ class PGStateStore:
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:
         """Return, by checkpoint, the channels with a value that is in no cached checkpoint of these tables."""
-        # If a checkpoint exists in the target, its values there are used again, even if the checkpoint differs.
+        # If the target has a checkpoint already, its values are used again, even if it differs from the source's.
         known = {id for record in records if record.exists for id in (record.checkpoint_id, record.parent_id) if id}
         await self._load(namespace, [id for id in known if (namespace, id) not in self._manifests])
         missing: dict[str, list[str]] = {}

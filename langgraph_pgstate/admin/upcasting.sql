@@ -13,7 +13,7 @@ LIMIT :page_size;
 WITH upcast AS (
     UPDATE /*schema*/checkpoints SET
         revision = :revision::bigint,
-        -- As in `replace_checkpoint`: another process may be about to inherit the row's old segments.
+        -- Keep the row's old segments, because another process may be about to inherit them.
         segment_ids = :segment_ids::integer[] || segment_ids,
         state = :state::bytea,
         state_version = :state_version::integer

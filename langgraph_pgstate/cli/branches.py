@@ -186,7 +186,7 @@ def diff(
 
 
 def _stop_of(state: PGState, thread_id: str) -> str:
-    """Return the reason, of `_STOPS`, for which the newest run of an interrupted thread has ended."""
+    """Return the key of `_STOPS` that says why a thread is interrupted."""
     run_id = next((run.run_id for run in state.runs.list(thread_id=thread_id, limit=1).items), None)
     events = state.events.list(thread_id, kind="interrupt", run_id=run_id, newest_first=True, limit=1).items
     if not events:

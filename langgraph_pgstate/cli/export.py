@@ -119,7 +119,7 @@ def _exporter(dsn: str, target: Target, endpoint: str, content: bool, since: tim
     except ImportError as error:
         raise ConfigurationError(f"{error}; install the extra `otlp` of langgraph-pgstate") from error
     logging.getLogger("langgraph_pgstate.otlp").setLevel(logging.INFO)
-    # The package's own messages report what happens to the spans.
+    # Hide OpenTelemetry's messages, because this package's messages report what happens to the spans.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     where: dict[str, Any] = {"schema": target.schema, "tenant": target.tenant, "encryption": target.encryption()}
     return SpanExporter(dsn, endpoint, **where, content=content, since=since)

@@ -180,7 +180,7 @@ def trace(
     if not roots:
         console.print("[dim]no spans of this run were recorded[/]")
     for root in roots:
-        # A run's `started_at` is the start of its last attempt.
+        # A run's `started_at` is the start of its last attempt. Spans of earlier attempts began before it.
         beginning = min(found.started_at, root.span.started_at)
         if len(roots) > 1:
             console.print(f"[dim]{format_time(root.span.started_at, seconds=True)}[/]")

@@ -164,7 +164,7 @@ def _node(item: CheckpointTuple, parent: CheckpointTuple | None) -> Node:
 
 
 def _nodes(source: str, item: CheckpointTuple, parent: CheckpointTuple | None, new: Sequence[BaseMessage]) -> str:
-    """Return the nodes of a superstep, which have seen newer versions of channels here than in the parent."""
+    """Return the nodes that ran in a superstep: their entries in `versions_seen` differ from those in the parent."""
     if source != "loop":
         return source
     seen = item.checkpoint.get("versions_seen") or {}

@@ -40,7 +40,7 @@ _MAX_CURSORS: Final = 64
 # Seconds for which a connection remembers a fact about the database.
 _KNOWN_SECONDS: Final = 10.0
 # Iterations of the event loop for which `give_way` waits. From the put of a run's input to the start of the first node,
-# LangGraph takes five with its `stream_eager` (in Python 3.11 and 3.13), and one without it.
+# LangGraph needs five iterations with its `stream_eager` (in Python 3.11 and 3.13), and one iteration without it.
 _TURNS: Final = 5
 
 
@@ -140,7 +140,8 @@ class BlockingConnection:
             answer = self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
             return answer.command_tuples or 0
-        # In the caller's pipeline, the result would arrive only with the next sync. An inner pipeline ends with a sync.
+        # In the caller's pipeline, the result would arrive only with the next sync. So use an inner pipeline, which
+        # ends with a sync.
         with self.connection.pipeline() if _is_in_pipeline(self.connection) else nullcontext():
             cursor = self._execute_walled(query, parameters)
         return cursor.rowcount
@@ -179,7 +180,7 @@ class BlockingConnection:
                 work = within(seconds, self._statements.answer(query, parameters))
                 answer = self.connection.wait(work, _CHECK_SECONDS)
         except psycopg.OperationalError:
-            # The response to the abandoned statement may still arrive.
+            # Close the connection, because the response to the abandoned statement may still arrive.
             self.connection.pgconn.finish()
             raise
         if answer is not None:
@@ -257,7 +258,7 @@ class BlockingConnection:
                             if self.tenant is not None:
                                 framing.execute(SETTING.text, [self.tenant], prepare=False)
                             for query, parameters in statements:
-                                # A cursor holds only one result. Use another if this pipeline has sent the text.
+                                # A cursor holds only one result, so use a new one if this pipeline has sent this text.
                                 text = self._statements.form_of(query)
                                 if text in sent:
                                     self._cursors.pop(text, None)
@@ -276,8 +277,8 @@ class BlockingConnection:
                     raise refused
         except BaseException:
             if begins and self.is_in_transaction:
-                # Use psycopg's own rollback, because it also forgets which statements are prepared. The server has
-                # skipped some of them after the error.
+                # Use psycopg's own rollback, because it also forgets which statements are prepared. After the error,
+                # the server has skipped the preparation of some of them.
                 connection.rollback()
             raise
         return cursors
@@ -447,7 +448,7 @@ class AsyncConnection:
                 work = within(seconds, self._statements.answer(query, parameters))
                 answer = await self.connection.wait(work, _CHECK_SECONDS)
         except psycopg.OperationalError:
-            # The response to the abandoned statement may still arrive.
+            # Close the connection, because the response to the abandoned statement may still arrive.
             self.connection.pgconn.finish()
             raise
         if answer is not None:
@@ -525,7 +526,7 @@ class AsyncConnection:
                             if self.tenant is not None:
                                 await framing.execute(SETTING.text, [self.tenant], prepare=False)
                             for query, parameters in statements:
-                                # A cursor holds only one result. Use another if this pipeline has sent the text.
+                                # A cursor holds only one result, so use a new one if this pipeline has sent this text.
                                 text = self._statements.form_of(query)
                                 if text in sent:
                                     self._cursors.pop(text, None)

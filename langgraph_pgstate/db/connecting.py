@@ -140,7 +140,7 @@ async def _connect_again_async(pool: AsyncConnectionPool[Any]) -> None:
 
 
 def connection_options(dsn: str, prepare_threshold: int | None, timeout: float) -> dict[str, Any]:
-    """Return keyword arguments for connecting. Network settings of the DSN take precedence.
+    """Return keyword arguments for connecting. Network settings of the DSN take precedence over this package's.
 
     Raises:
         ConfigurationError: If the DSN is empty or cannot be parsed, or the threshold is not a number.
@@ -239,8 +239,8 @@ class _MustWaitError(Exception):
 class _BlockingPool(ConnectionPool[Any]):
     """A pool that loses no connection when a signal handler raises during a wait.
 
-    psycopg's pool would give the connection to the call that has ended by the exception. Signal handlers run only in
-    the main thread, so a call in the main thread lets another thread wait for the connection.
+    psycopg's pool would later give a connection to that call, although the exception has ended it. Signal handlers run
+    only in the main thread, so a call in the main thread lets another thread wait for the connection.
     """
 
     _starts_threads = True
@@ -330,7 +330,7 @@ class _AsyncPool(AsyncConnectionPool[Any]):
 
     @classmethod
     async def worker(cls, q: Any) -> None:
-        """Run maintenance tasks until cancelled. psycopg's own worker can miss one that a task hides."""
+        """Run maintenance tasks until cancelled. psycopg's own worker can miss a cancellation that a task hides."""
         await super().worker(_TasksUntilCancelled(q))  # type: ignore[arg-type]
 
     async def schedule_task(self, task: Any, delay: float) -> None:

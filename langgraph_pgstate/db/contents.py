@@ -21,10 +21,12 @@ Lines below a statement's description declare its content. Each names a column o
   in the objects of a JSON parameter.
 - `by` names parameters with the starts and lengths of values that are passed as one byte string. `in` names a JSON
   parameter whose objects have `start` and `length`.
-- `with` gives the name under which a part of the row's key is found in the object, in the row, or among the parameters,
-  if this is not the part's own name. A parameter that is a list has an item for each value. `key.1` is item 1 of `key`.
+- `with` gives another name for a part of the row's key. By this name, or else by its own, the part is found in the
+  object, in the row, or among the parameters. A parameter that is a list has an item for each value. `key.1` is item 1
+  of `key`.
 - `of kind 2` chooses rows by a column, here `kind`.
-- `if intact`: a value that does not decrypt raises its error only when it is read, so other values can be read.
+- `if intact`: a value that does not decrypt does not fail the statement, so other values can be read. Bytes raise their
+  error when they are read. Text and JSON are returned as `None`.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ _LINE: Final = re.compile(
 _SEALED_TEXT: Final = f'"{TEXT_MAGIC}'
 # Number of characters at the beginning of an encrypted text that name its data key.
 _HEAD: Final = 17
-# Parameters that may name several rows in a list. Encrypted content is bound to the key of one row, so a parameter that
-# is a part of this key must list exactly one item.
+# Parameters that may list the ids of several rows. Encrypted content is bound to the key of one row. So if one of these
+# parameters is a part of that key, its list must have exactly one item.
 _OF_SEVERAL: Final = ("thread_ids", "run_ids", "namespaces")
 # Integers that orjson reads as floats.
 _LONG: Final = re.compile(rb"\d{19}")
@@ -336,7 +338,7 @@ def _at(parameters: Mapping[str, Any], number: int) -> Callable[[str], Any]:
 
 
 def _alone(parameters: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return a function that looks up a parameter by its name, and the only item of a parameter in `_OF_SEVERAL`."""
+    """Return a function that looks up a parameter by its name. Of a list in `_OF_SEVERAL`, it returns the only item."""
 
     def find(name: str) -> Any:
         value = parameters[name]
@@ -375,7 +377,7 @@ def _seal_each(cipher: Cipher, part: _Part, values: Sequence[Any], parameters: M
     """Return values encrypted.
 
     Raises:
-        MissingKeysError: If data keys have to be loaded first. It names all keys that are known to be missing.
+        MissingKeysError: If data keys have to be loaded first. The error names all keys that are known to be missing.
     """
     missing: set[tuple[str, str]] = set()
     sealed = []
@@ -506,7 +508,7 @@ def _seal_inner(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) ->
 
 
 def _dumps(part: _Part, value: Any) -> bytes:
-    # Sort the keys of stable content: objects that SQL compares as equal, in any order of keys, need equal bytes.
+    # Sort the keys of stable content. SQL compares its encrypted values, and the order of keys must make no difference.
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if part.content.is_stable else orjson.dumps(value)
     except TypeError:
@@ -597,7 +599,10 @@ def _conditions(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> l
 
 
 def _open_value(cipher: Cipher, part: _Part, value: Any, find: Callable[[str], Any]) -> Any:
-    """Return a decrypted value of a result. With `if intact`, a value that fails is returned with its error."""
+    """Return a decrypted value of a result.
+
+    With `if intact`, bytes that do not decrypt are returned with their error, and text or JSON as `None`.
+    """
     if len(part.path) > 1:
         for owner, inner_find in _walk(value, part.path[1:], find):
             inner = owner.get(part.path[-1])
@@ -677,8 +682,8 @@ def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, p
     except DataKeyDestroyedError:
         return {key: one for key, one in shown.items() if _is_readable(cipher, part, key)}
     if any(key not in hidden and not _is_readable(cipher, part, key) for key in shown):
-        # Another program has added such a key. Beside the encrypted value, this package stores only readable keys, and
-        # digests of keys that the encrypted value has, too.
+        # Another program has added a key in plain text. This package stores only two kinds of keys beside the encrypted
+        # value: readable keys, and keys that the encrypted value also has, with a digest.
         cipher.admit_plain(place)
     return {**shown, **hidden}
 

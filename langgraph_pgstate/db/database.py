@@ -513,8 +513,8 @@ class Database(_Connected):
         the caller's transaction, because the caller commits.
 
         Args:
-            tries: The tries of the call, which limit the time; `None` for a first try, which waits for at most the
-                pool's timeout, and may fail if its connection is lost.
+            tries: The tries of the call, which limit the time; `None` for a first try. A first try waits for at most
+                the pool's timeout. Its connection is not checked, so it may be lost.
             busy_seconds: Maximum number of seconds to wait while other calls use all connections. By default, the wait
                 for a pool's connection is limited by `tries` alone, and the wait for a single connection not at all.
         """
@@ -547,7 +547,7 @@ class Database(_Connected):
                 callers.discard(caller)
             if tries is None or tries.may_fail:
                 return db
-            # After an outage every idle connection of the pool is lost.
+            # Check the connection, because after an outage every idle connection of the pool is lost.
             is_good = False
             try:
                 is_good = run_blocking(db.is_good())

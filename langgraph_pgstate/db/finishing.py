@@ -52,7 +52,7 @@ async def take(step: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[
     """Run a step that acquires a resource. A cancelled caller returns at once, and the step is cancelled, too.
 
     Args:
-        step: Acquires the resource. This function cancels it at most once; if it then raises, it must hold nothing.
+        step: Acquires the resource. It is cancelled at most once. If it raises then, it must not keep the resource.
         give_back: Releases the resource if the step acquired it after the caller was cancelled.
     """
     task, result = _begin(step)
@@ -71,7 +71,7 @@ async def pause(event: asyncio.Event, seconds: float | None = None) -> None:
     """Wait in a background task for an event, with a timeout.
 
     Raises:
-        CancelledError: If the task is cancelled, or was cancelled and an awaited call hid it.
+        CancelledError: If the task is cancelled, or was cancelled before and an awaited call hid the cancellation.
     """
     raise_if_cancelled()
     with suppress(TimeoutError):

@@ -30,7 +30,8 @@ class Read(Generic[T]):
         query: Name of the statement.
         parameters: Parameters of the statement.
         decode: Converts the rows to the result.
-        weigh: Returns the bytes to decode. Many bytes are decoded outside the event loop. `None` stands for few bytes.
+        weigh: Returns the number of bytes to decode. If they are many, they are decoded outside the event loop. `None`
+            if they are always few.
     """
 
     query: str

@@ -23,9 +23,9 @@ from langgraph_pgstate.options import RetryPolicy
 # Minimum number of seconds that a call waits for a connection. A pool without connections tries to connect every
 # second, so at least one attempt falls into this time.
 _MIN_SECONDS: Final = 2.0
-# A write that a read-only server has refused is tried again on a new connection. If this connection is read-only, too,
-# more tries would not help. But before psycopg_pool 3.3, a pool replaces only one connection after each try, so that
-# further tries may get other old connections.
+# Number of refusals by read-only servers after which a write fails. After the first refusal, the pool replaces all
+# connections. If the new one is read-only, too, more tries would not help. Before psycopg_pool 3.3, a pool replaces
+# only one connection after each try. Further tries may then get other old connections, so they are not limited here.
 _STANDBY_TRIES: Final = 2 if hasattr(ConnectionPool, "drain") else 1_000
 # A pooler that does not know a prepared statement may report a protocol violation. The second try uses a new
 # connection, without prepared statements.
@@ -39,8 +39,8 @@ _log = logging.getLogger("langgraph_pgstate.connections")
 class Outage:
     """The period during which no connection is available, shared by all calls of one database.
 
-    The first call in an outage waits `timeout` seconds. Later calls count from the same moment, so that the calls of
-    one run do not each wait for the whole time. But each call waits long enough for one attempt to connect.
+    The first call in an outage waits `timeout` seconds. For later calls, this time begins at the same moment, so that
+    the calls of one run do not each wait for all of it. But each call waits long enough for one attempt to connect.
 
     Args:
         timeout: Seconds.
@@ -163,7 +163,7 @@ class Tries:
         self._violations += is_violation(error)
         again = self._count < self._policy.attempts and is_retryable(error) and not in_transaction
         if again and self._is_borrowed:
-            # Only the caller can replace the caller's connection.
+            # Only the caller can replace the caller's connection, so repeat only after a conflict.
             again = isinstance(final, ConflictError)
         delay = self._policy.delay(self._count, random.random())  # nosec B311 # jitter
         is_hopeless = self._refusals >= _STANDBY_TRIES or self._violations >= _VIOLATION_TRIES

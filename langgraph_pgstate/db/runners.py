@@ -249,7 +249,7 @@ class AsyncRunner:
     async def wait_for(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a function that runs in a thread.
 
-        A thread cannot be cancelled. A cancelled caller waits for its end, so that it can undo what was done.
+        A thread cannot be cancelled. A cancelled caller waits until the function has ended, and can then undo its work.
         """
         working = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
         try:

@@ -25,7 +25,8 @@ from langgraph_pgstate.db.tenants import SETTING, tenant_form
 T = TypeVar("T")
 
 _TEXT, _BINARY = 0, 1
-# Prepared statements of a connection. The oldest is dropped for another one, because each takes memory on the server.
+# Maximum number of prepared statements of a connection, because each takes memory on the server. If another one is
+# prepared, the oldest is dropped.
 _MAX_PREPARED: Final = 64
 # Plain integers, because comparing with enum members takes longer.
 _DONE: Final = (int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK))
@@ -157,7 +158,7 @@ class Statements:
             statements: Queries with their parameters.
             after_commit: A statement that runs by itself after the transaction. Its failure, even at commit, has no
                 effect on the result.
-            is_alone: Whether it is one statement, which needs no explicit transaction.
+            is_alone: Whether `statements` has only one statement, which needs no explicit transaction.
             before_commit: Called with the last result. The transaction is then committed, in a second round trip, or
                 rolled back if it raises.
 
@@ -204,7 +205,7 @@ class Statements:
                 pipeline.add_optional(SETTING.text, [tenant.encode()], [_TEXT])
                 pipeline.add_optional(self.form_of(query), *arguments)
         error = yield from pipeline.run(is_left_open=before_commit is not None)
-        # Note them even after an error, because prepared statements survive a rollback.
+        # Note the prepared statements even after an error, because they survive a rollback.
         self._prepared.names.update((text, preparing[text]) for text in pipeline.prepared)
         if error is None:
             begun = 1 if tenant is None else 2
@@ -451,12 +452,12 @@ def _exchange(
     except psycopg.OperationalError as error:
         for answer in (*answers, *_take_buffered(pgconn)):
             if answer.status == _FAILED and _code(answer):
-                # The server's last error says why it ended the session. libpq's own errors have no code.
+                # This is the server's reason for ending the session. Errors that libpq itself reports have no code.
                 raise errors.error_from_result(answer) from error
         raise
     finally:
         if not is_complete:
-            # The connection is lost, or the caller has abandoned it. Sent statements cannot be undone.
+            # The connection is lost, or the caller has abandoned it. Sent statements cannot be undone, so close it.
             pgconn.finish()
     pgconn.exit_pipeline_mode()
     if pgconn.transaction_status in OPEN and not (is_left_open and all(one.status != _FAILED for one in answers)):

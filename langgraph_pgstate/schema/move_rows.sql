@@ -19,7 +19,7 @@ DECLARE
     place text := '';
     -- Tenants that come from other rows. Such a tenant is '*' until the other row has one.
     others text[] := '{}';
-    -- Tenants that come from the row itself. An application wrote them, so they may be no names of tenants.
+    -- Tenants that come from the row itself. An application wrote them, so some may not be valid names of tenants.
     own text[] := '{}';
     otherwise text := quote_nullable(rule ->> 'otherwise');
     own_one text;
@@ -109,8 +109,8 @@ BEGIN
         concat_ws(', ', nullif(array_to_string(others, ', '), ''), otherwise, 'NULL'), relation, place, relation
     ) INTO moved, remaining;
     IF plain_name IN ('exporters', 'leases', 'queue_keys', 'tombstones', 'workers') THEN
-        -- Rows of these tables are not moved, but deleted at last: processes from before the move wrote them, and a
-        -- process that names a tenant writes its own rows.
+        -- Rows of these tables may stay without a tenant until the last script deletes them. Processes that name no
+        -- tenant wrote them. Processes that name a tenant write their own rows.
         remaining := 0;
         IF is_last THEN
             EXECUTE format('DELETE FROM %s WHERE pgstate_tenant = ''*''', relation);

@@ -33,7 +33,7 @@ _ATTEMPTS: Final = 120
 _MAX_DELAY: Final = 5.0
 # Indexes of partitions up to this size are built within the switch.
 _SMALL_BYTES: Final = 8_000_000
-# Maximum number of times that rows without a tenant are searched again.
+# Maximum number of further attempts to find tenants for rows that have none.
 _LOOKS: Final = 3
 # The SQLSTATEs of a lock that is not available, and of a statement that took too long.
 _TIMEOUTS: Final = ("55P03", "57014")
@@ -46,7 +46,7 @@ class Rule:
     Attributes:
         tenant: The tenant of all rows.
         tenant_from: `tenant_id`, `user_id` or `metadata.KEY` of the thread, or of the row itself if it has no thread.
-        namespace_part: Number of the label in namespaces of memories and files that is the tenant, from 1.
+        namespace_part: Position, from 1, of the tenant's label in the namespaces of memories and files.
     """
 
     tenant: str | None = None

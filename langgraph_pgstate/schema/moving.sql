@@ -34,7 +34,7 @@ ORDER BY array_position(ARRAY['threads', 'memories', 'files', 'assistants'], c.r
 
 -- name: plan_move
 -- Set the parameters of the next script of a move: its table and blocks, the rule, the default of the tenant column,
--- and whether it is the last one.
+-- and whether this script is the last one.
 SELECT set_config('pgstate.relation', :relation::text, true), set_config('pgstate.first', :first::text, true),
     set_config('pgstate.following', :following::text, true), set_config('pgstate.rule', :rule::text, true),
     set_config('pgstate.is_last', CASE WHEN :is_last::boolean THEN 'on' ELSE 'off' END, true),

@@ -94,7 +94,7 @@ async def _make(
         except Exception as error:
             if getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
                 break
-            # A partition that another session creates may become visible only after the conflict.
+            # Another session may have created the partition. This session may see it only after the conflict.
             if await find_partition(db, queries, kind.table, period) is None:
                 raise
     return made
@@ -172,9 +172,9 @@ async def list_old_months(db: Connection, queries: Queries, older_than: int) -> 
 
 
 async def digest_month(db: Connection, queries: Queries, month: str) -> Digest:
-    """Return a digest of a month's spans, which shows later changes; of the tenant's spans if a tenant is set.
+    """Return a digest of a month's spans. After a change of the spans, the digest differs. One round trip.
 
-    One round trip.
+    If a tenant is set, only the tenant's spans count.
     """
     ((count, total),) = await db.fetch(queries.digest_spans_of_month, {"month": month})
     return count, int(total)

@@ -149,7 +149,7 @@ def _again(
 
 
 def _words_of(at: Mapping[str, Any], pair: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that replace the searchable words of a memory, which was stored in plain text."""
+    """Return the parameters that replace the searchable words of a memory that was stored in plain text."""
     text = pair["before"].get("content")
     return {
         "namespace": [*at["namespace"]],

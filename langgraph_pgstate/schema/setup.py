@@ -99,7 +99,7 @@ async def _apply_missing(db: Connection, queries: Queries) -> list[str]:
     try:
         return await _apply_in_turn(db, queries)
     except Exception:
-        # Under REPEATABLE READ, only a new transaction sees the migrations of a concurrent setup.
+        # A concurrent setup may have applied the migrations. Under REPEATABLE READ, only a new transaction sees them.
         if (await get_status(db, queries)).pending:
             raise
         return []
