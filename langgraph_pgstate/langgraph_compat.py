@@ -471,8 +471,8 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
                 return ormsgpack.Ext(code, encode_exactly(content))
             if id(type(value)) not in noted:
                 note(value)
-            # Encode numpy arrays as LangGraph does. In strict mode, its hook builds arrays from this form, but not from
-            # the tuples of the exact form.
+            # Encode numpy arrays as LangGraph does. In strict mode, LangGraph's hook builds arrays only from this form,
+            # not from the tuples of the exact form.
             is_array = type(value).__module__ == "numpy"
             return (convert if is_array else convert_exactly)(value)
 

@@ -311,10 +311,10 @@ class SaverOptions(TypedDict, total=False):
             which types it builds. It may encrypt values. Therefore a state copies chat messages to their table in
             clear text only with LangGraph's own serializer.
         allowed_types: Further types that may be built: classes, or names like `"shop.state:Order"`, whose modules are
-            imported now. LangGraph's own types are always built. Unless `strict` is set, so are data types
-            (dataclasses, pydantic models, enums, named tuples, attrs classes, subclasses of the standard library's
-            values) of modules that this process has imported. Building a value calls its class. `["*"]` allows all
-            types and trusts whoever can write to the database.
+            imported now. LangGraph's own types are always built. Unless `strict` is set, data types of modules that
+            this process has imported are built, too: dataclasses, pydantic models, enums, named tuples, attrs classes,
+            subclasses of the standard library's values. Building a value calls its class. `["*"]` allows all types and
+            trusts whoever can write to the database.
         strict: Whether only LangGraph's own types and `allowed_types` are built, as with
             `LANGGRAPH_STRICT_MSGPACK=true`.
         retry: How operations are repeated when a connection is lost.
@@ -323,8 +323,8 @@ class SaverOptions(TypedDict, total=False):
             counts as version 1.
         upcasters: By version, the function that makes channel values of that version from values of the version before,
             like `{2: rename_user, 3: split_name}`. They are applied when older checkpoints are read; nothing is
-            rewritten until the thread goes on. A function with a second parameter gets the subgraph's namespace,
-            without task ids, and is called for checkpoints of subgraphs, too.
+            rewritten until the thread goes on. A function with two parameters is called for checkpoints of subgraphs,
+            too, and gets the subgraph's namespace, without task ids.
         on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor, with
             an entry in the log and an event of the thread.
         guard: `"head"` refuses a checkpoint if another process has advanced its branch since it was read. `"lease"`
@@ -333,8 +333,8 @@ class SaverOptions(TypedDict, total=False):
         lease_ttl: Seconds after which a lease expires that is not renewed; a live process renews it.
         on_busy: What a run does when another run holds the lease: `"raise"` or `"wait"`.
         wait_timeout: Seconds that a run waits for the lease.
-        tombstones_for: Time after the deletion of a thread for which late writes to it are refused, and its id is not
-            used again unless the thread is revived. By default a day with a guard, and zero without one.
+        tombstones_for: How long late writes to a deleted thread are refused. During this time, its id is not used again
+            unless the thread is revived. By default a day with a guard, and zero without one.
         encryption: Encrypts content under data keys that a master key wraps; see `Encryption`. By default nothing is
             encrypted.
         cache_bytes: Memory for a cache of the values that were written and read last: 128 MB by default; 0 for no

@@ -2,7 +2,7 @@
 
 A holder id names the machine's boot, the namespace of process ids and the process, so that another process of the same
 machine can detect a killed holder at once. Where this is impossible (another machine, another container, a system
-without `/proc`), a holder counts as dead when the time until which it counts as alive has passed without renewal.
+without `/proc`), a holder counts as dead when it has not renewed its lease or run in time.
 """
 
 from __future__ import annotations

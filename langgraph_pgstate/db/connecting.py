@@ -25,8 +25,8 @@ from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.options import PoolSettings
 
 DEFAULT_PREPARE_THRESHOLD = 5
-# Options by which the loss of a peer that vanished silently (failover, a dropped NAT entry) is detected within a
-# minute. With the default options, this takes two hours.
+# Options with which libpq detects within a minute that the server has vanished silently (failover, a dropped NAT
+# entry). With the default options, this takes two hours.
 _NETWORK = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
 # Seconds until another attempt to reach a host that does not respond.
 _CONNECT_TIMEOUT = 10

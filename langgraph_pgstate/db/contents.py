@@ -577,8 +577,8 @@ def _conditions(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> l
     """Return the operands of a filter on values of the store, with digests of searchable keys.
 
     Raises:
-        ConfigurationError: If a condition is on a key that is not readable, unless the key is searchable and the
-            condition is `$eq` or `$ne`.
+        ConfigurationError: If a condition is on a key that is not readable. For searchable keys, conditions with `$eq`
+            and `$ne` are allowed.
     """
     found = []
     operands = parameters[part.path[0]]
@@ -764,7 +764,7 @@ def _without_words(value: str) -> str:
 
 
 def _open_from(cipher: Cipher, column: str, places: Sequence[Sequence[Any]], sealed: bytes) -> tuple[bytes, bool]:
-    """Return the content of a value that is bound to one of some rows, and whether it is bound to the first."""
+    """Return the content of a value, and whether it is bound to the first of some rows, not to one of the others."""
     for number, keys in enumerate(places):
         try:
             return cipher.open(column, keys, sealed), number == 0

@@ -515,8 +515,8 @@ class Database(_Connected):
         Args:
             tries: The tries of the call, which limit the time; `None` for a first try. A first try waits for at most
                 the pool's timeout. Its connection is not checked, so it may be lost.
-            busy_seconds: Maximum number of seconds to wait while other calls use all connections. By default, the wait
-                for a pool's connection is limited by `tries` alone, and the wait for a single connection not at all.
+            busy_seconds: Maximum number of seconds to wait while other calls use all connections. By default,
+                only `tries` limits the wait for a pool's connection, and nothing limits the wait for a single one.
         """
         self.check_process()
         if self._pool is None:

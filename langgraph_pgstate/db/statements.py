@@ -434,7 +434,8 @@ def _exchange(
 ) -> Generator[Any, Any, list[Any]]:
     """Send statements in pipeline mode. Return their results, and last the result of the sync.
 
-    A transaction that is still open afterwards is rolled back, unless it is to be left open and none has failed.
+    A transaction that is still open afterwards is rolled back. It stays open only if `is_left_open` is true and no
+    statement has failed.
     """
     pgconn.enter_pipeline_mode()
     is_complete = False

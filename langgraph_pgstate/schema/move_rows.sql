@@ -1,4 +1,4 @@
--- Sets the tenants of the rows of a table that have none yet, in some blocks or in all. Locked rows are left out.
+-- Sets the tenants of those rows of a table that have none yet, in some blocks or in all. Locked rows are left out.
 DO $move$
 DECLARE
     home pg_catalog.regnamespace := (

@@ -185,7 +185,8 @@ async def drop_months(
 ) -> list[str]:
     """Drop the spans of some months. One transaction each; safe to repeat.
 
-    A month is kept, with a warning, if a thread with spans in it, of any tenant, was put under a legal hold meanwhile.
+    If a thread with spans in a month was put under a legal hold meanwhile, the month is kept, with a warning. This
+    applies to the threads of all tenants.
 
     Args:
         db: The connection.
@@ -229,7 +230,7 @@ async def _is_held(db: Connection, queries: Queries, month: str, *, of_all_tenan
 
 
 async def list_old_days(db: Connection, queries: Queries, ttl: timedelta) -> list[str]:
-    """Return the days that ended at least `ttl` ago, as `2026_01_31`, except those with events of a run in the queue.
+    """Return days that ended at least `ttl` ago, as `2026_01_31`. Days with events of a run in the queue are left out.
 
     Raises:
         ConfigurationError: If `ttl` is negative.

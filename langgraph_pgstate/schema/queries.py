@@ -10,8 +10,8 @@ A query file holds statements like
 their first use. A statement is parsed at its first use, once for all schemas.
 
 Functions are called by their plain names, directly before the parenthesis. The loader puts `pg_catalog.` before them
-and before operators. Without it, PostgreSQL may prefer a function or operator that another role has made in a schema of
-the `search_path`, if its types fit better.
+and before operators. Without this, PostgreSQL may prefer a function or operator that another role has made in a schema
+of the `search_path`, because its types fit better.
 
 A line `-- plan: at each call` below the purpose makes the server plan the statement for its arguments each time.
 Statements with conditions like `:name IS NULL OR name = :name` need it, so that an index serves the conditions whose

@@ -59,7 +59,9 @@ _LEAST: Final = {"idx": -(2**31), "segment_id": -(2**31), "started_at": "-infini
 
 
 async def bind_copy(db: Connection, queries: Queries, source_id: str, target_id: str) -> None:
-    """Encrypt the content of a copied thread under the data key of the copy's owner, in the transaction of the copy.
+    """Encrypt the content of a thread's copy under the data key of the copy's owner.
+
+    Call this in the transaction that makes the copy.
 
     Args:
         db: The connection.

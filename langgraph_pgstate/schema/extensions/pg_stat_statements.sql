@@ -1,6 +1,6 @@
 -- name: list_slow_statements
--- Return the statements on the tables of a schema whose calls took the most time in total, and their calls,
--- milliseconds and rows, as pg_stat_statements has counted them in this database.
+-- Of the statements on the tables of a schema, return those that took the most time in total, each with its calls,
+-- milliseconds and rows. pg_stat_statements has counted these in this database.
 SELECT left(regexp_replace(s.query, '\s+', ' ', 'g'), :length::integer), s.calls, s.total_exec_time,
     s.mean_exec_time, s.max_exec_time, s.rows
 FROM /*schema*/pg_stat_statements s
