@@ -110,7 +110,9 @@ CONTENTS: Final[dict[str, Content]] = {
     "tool_executions.preview": Content("text", "beginnings of results", _EXECUTION),
     "tool_executions.error_message": Content("text", "messages of exceptions", _EXECUTION),
     "file_versions.data": Content("bytes", "versions of files", _FILE_VERSION),
-    "file_texts.content": Content("text", "texts of files for searches, which are not stored", _FILE_VERSION[:2]),
+    "file_texts.content": Content(
+        "text", "texts of files for searches, stored before encryption was turned on", _FILE_VERSION[:2]
+    ),
     "run_requests.data": Content("bytes", "inputs, commands, configs and contexts of enqueued runs", _RUN),
     "stream_batches.data": Content("bytes", "events of streams", _BATCH),
     "schedules.data": Content("bytes", "inputs, configs and contexts of a schedule's runs", ("name",)),
