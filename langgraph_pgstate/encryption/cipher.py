@@ -5,8 +5,8 @@
 
 The associated data are table, column and key of the row, so a value that was moved to another row, column or table does
 not decrypt. A value is encrypted under a subkey, which HMAC-SHA-256 derives from the data key and the first part of the
-row's key, such as the thread. Random nonces of 12 bytes limit the number of values under one subkey, so a data key can
-encrypt more values than without subkeys.
+row's key, such as the thread. Nonces are random and have only 12 bytes, which limits how many values one subkey can
+encrypt safely. With many subkeys, a data key can encrypt more values.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class DataKey:
     def __init__(self, id: str, scope: str, secret: bytes) -> None:
         self.id, self.scope = id, scope
         self._raw_id, self._secret = bytes.fromhex(id), secret
-        # By the first part of a row's key: the cipher of the subkey, and the key from which stable nonces are made.
+        # For each first part of a row's key: the subkey's cipher, and the HMAC key from which stable nonces are made.
         self._subkeys: dict[str, tuple[Any, bytes]] = {}
 
     def __repr__(self) -> str:
@@ -178,7 +178,7 @@ class DataKey:
         return to_text(MAGIC + self._raw_id + bytes.fromhex(self.digest(purpose, digest.encode())))
 
     def words(self, words: Iterable[str]) -> str:
-        """Return the HMACs of words as one text. Each is a word of letters; sorting them hides the words' order."""
+        """Return the HMACs of words as one text, each written in letters. They are sorted to hide the words' order."""
         key = self._derived("words")
         found = {hmac.digest(key, word.encode("utf-8", "surrogatepass"), "sha256")[:_WORD_BYTES] for word in words}
         return " ".join(one.hex().translate(_LETTERS) for one in sorted(found))

@@ -24,9 +24,9 @@ class Content(NamedTuple):
         is_stable: Whether equal values of one row are encrypted to equal bytes, because SQL compares them.
         readable: Keys of JSON objects that are not encrypted.
         lists_segments: Whether the value is also bound to the segment ids of its row.
-        plain: Pattern of texts that SQL statements write. They are not encrypted.
-        is_value: Whether it holds values of the store. A value is encrypted even if all its keys are readable. No
-            digest of null is stored, because filters treat a missing key as null.
+        plain: Pattern of texts that SQL statements write themselves, and which are therefore not encrypted.
+        is_value: Whether it holds values of the store. A value is encrypted even if all its keys are readable. For a
+            searchable key whose value is null, no digest is stored, because filters treat a missing key as null.
         has_words: Whether digests of a value's words are stored after the encrypted value, if words can be searched.
     """
 

@@ -21,7 +21,7 @@ VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, :is_of_t
 ON CONFLICT DO NOTHING;
 
 -- name: rewrap_data_key
--- Store a data key as another master key has wrapped it, unless it was destroyed or wrapped again meanwhile.
+-- Store the newly wrapped form of a data key, unless the key was destroyed or wrapped by another call meanwhile.
 UPDATE /*schema*/data_keys SET
     wrapped = :wrapped::bytea, master_id = :master_id::text, is_of_tenant = :is_of_tenant::boolean
 WHERE key_id = :key_id::text AND wrapped = :before::bytea AND destroyed_at IS NULL;

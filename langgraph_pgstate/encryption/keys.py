@@ -211,7 +211,7 @@ class KeyRing:
         return self._current_key(_SEARCH).words(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
     def mark(self, column: str, parts: Sequence[Any], digest: str) -> str:
-        """Return a keyed digest in place of a plain one, which anyone who guesses the content could compute.
+        """Return a keyed digest in place of a plain digest, because a plain one would confirm a guess of the content.
 
         Raises:
             MissingKeysError: If the key of digests is not in memory.

@@ -39,7 +39,7 @@ def master_of_langgraph(given: Any) -> CallableMasterKey:
     encrypt, decrypt = handlers.encrypt, handlers.decrypt
 
     async def wrap(data_key: bytes, context: Mapping[str, str]) -> bytes:
-        # The handlers do not bind the data key to the context, so a digest of the context is encrypted with the key.
+        # The handlers do not bind the data key to the context. So a digest of the context is put before the data key.
         wrapped: bytes = await encrypt(handlers.context("data_key", dict(context)), _digest(context) + data_key)
         return wrapped
 

@@ -25,8 +25,8 @@ Context = Mapping[str, str]
 class MasterKey(Protocol):
     """A key that wraps data keys, such as a key of a key management service.
 
-    `wrap` and `unwrap` may be coroutine functions. If there is an event loop, other functions are called in a thread.
-    An error that they raise becomes a `KeyUnavailableError`, which is retryable, unless it is an error of this package.
+    `wrap` and `unwrap` may be coroutine functions. Ordinary functions are called in a thread if there is an event loop.
+    An error that they raise becomes a retryable `KeyUnavailableError`, unless it is an error of this package.
 
     Attributes:
         id: Its name, stored with each data key that it wraps. Different keys must have different ids.

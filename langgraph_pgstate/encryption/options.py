@@ -79,8 +79,8 @@ class Encryption:
             bytes in a file or an environment variable; or the URL of a key of a service: `aws-kms://ARN`,
             `gcp-kms://projects/…/cryptoKeys/…`, `vault://transit/KEY`. In a list, the first one wraps new data keys,
             and the others only unwrap older data keys.
-        scope: Rows that share a data key: all, the default, or those of a `"tenant"`, a `"user"` or a `"thread"`; or a
-            function that takes a `Subject` and returns the name of its data key. Names are stored in clear text.
+        scope: Rows that share a data key: by default all rows, else those of a `"tenant"`, a `"user"` or a `"thread"`;
+            or a function that takes a `Subject` and returns the name of its data key. Names are stored in clear text.
         readable: Keys of metadata and of values of the store that are not encrypted, besides keys of LangGraph and of
             this package, so that searches for threads, checkpoints and memories can use them.
         searchable: Keys of metadata and of values of the store that can be searched for equal values. A reader of the

@@ -179,8 +179,8 @@ class GoogleMasterKey(_ServiceKey):
 class VaultMasterKey(_ServiceKey):
     """A key of the transit engine of Vault or OpenBao. It requires the extra `vault`.
 
-    hvac finds address and token in `VAULT_ADDR`, and in `VAULT_TOKEN` or the file `~/.vault-token`, which is read again
-    after a refusal. `VAULT_NAMESPACE` names the namespace.
+    hvac finds the address in `VAULT_ADDR`, and the token in `VAULT_TOKEN` or the file `~/.vault-token`. The token is
+    read again after a refusal. `VAULT_NAMESPACE` names the namespace.
 
     Args:
         name: Mount path of the engine, and the name of the key: `transit/KEY`. The key's type must be an AEAD cipher,

@@ -19,8 +19,8 @@ class Gathering(Generic[C, R]):
     Args:
         run: Runs calls, and returns the result of each. If it fails for several calls, each call is then run alone,
             unless the error concerns every call.
-        names: Returns the names of a call. Calls with a common name are run one after another, in their order. The
-            number of names is the size of a call.
+        names: Returns a name for each item of a call, so the number of names is the size of the call. Calls with a
+            common name are run one after another, in their order.
         most: Maximum total size of calls that are run together. A larger call is run alone.
         patience: Seconds for which calls wait for the end of calls in progress, so that more calls can be run together.
             With 0, only calls in the same iteration of the event loop run together.

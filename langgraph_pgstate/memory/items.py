@@ -162,8 +162,8 @@ async def put(
         history: Number of earlier versions kept.
         origin: The origin of all items, or of each item.
         traits: The items' properties besides their values.
-        is_unindexed: Whether embeddings are missing because a model failed. Other processes may have further indexes,
-            which are not in `embedded`, so embeddings are missing there, too. The statement itself checks that.
+        is_unindexed: Whether embeddings are missing because a model failed. If the database has an index that is not in
+            `embedded`, embeddings are missing there, too; in this case, the statement itself marks the items.
         expected_version: The version that the items must have; 0 if they must not exist. If one item has another
             version, nothing is stored, and the result is false.
 
@@ -359,7 +359,7 @@ def finds_words(keys: KeyRing | None) -> bool:
 async def _fetch_planned(db: Connection, queries: Queries, statement: Statement) -> Rows:
     """Return the rows of a statement that the server plans once for all parameters. One round trip.
 
-    In a caller's transaction it is planned as usual, because a setting would also apply to the caller's statements.
+    In a caller's transaction it is planned as usual, because the setting would also apply to the caller's statements.
     """
     if db.is_in_transaction:
         return await db.fetch(*statement)

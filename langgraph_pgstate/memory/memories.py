@@ -86,7 +86,7 @@ class Told:
     """Validated arguments of `remember`.
 
     Attributes:
-        put: The item. Unless `is_named`, its key is made from the digest.
+        put: The item. Its key is the digest if the caller has named no key.
         content: The text.
         is_named: Whether the caller has named the key.
         metadata: Further data of the application; `None` if not given.

@@ -173,7 +173,7 @@ LIMIT :page_size::integer OFFSET :offset::integer;
 
 -- name: list_namespaces
 -- Return a page of the namespaces of a range, truncated to a number of labels, in order. Each step of the recursion
--- finds the next namespace by the primary key, so that not all items are read. A star stands for any label.
+-- finds the next namespace by the primary key, so that not all items are read. A star in `:matches` is any label.
 WITH RECURSIVE found (namespace) AS (
     (
         SELECT m.namespace[1:coalesce(:max_depth::integer, 1000)] FROM /*schema*/memories m

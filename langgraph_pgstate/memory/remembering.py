@@ -77,8 +77,8 @@ class AsyncMemories:
         Args:
             content: The text of the memory.
             kind: `fact`, `preference`, `interaction`, `summary`, or a kind of your own.
-            key: A name, such as `diet`. The memory replaces an earlier memory of this name. By default a digest of the
-                content.
+            key: A name, such as `diet`. The memory replaces an earlier memory of this name. By default a digest of
+                kind and content; with encryption, a random text.
             user_id: User whom the memory is about.
             agent: Agent that stores it.
             tenant_id: Tenant whose memory it is.

@@ -3,8 +3,8 @@
 SELECT pg_advisory_xact_lock(hashtextextended(:key::text, 0));
 
 -- name: find_told
--- Return the memories of a namespace that have the given key or, if the caller named no key, the given kind and digest.
--- Memories with this kind and digest come first.
+-- Return the memory of a namespace that has the given key. If the caller named no key, also return the memories that
+-- have the given kind and digest. Memories with this kind and digest come first.
 -- opens: memories.value from value with namespace = namespace
 -- seals: memories.digest from digest
 SELECT m.key, m.kind = :kind::text AND m.digest = :digest::text AS is_equal, m.value

@@ -471,7 +471,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
 
         Also put new items of large namespaces into the approximate indexes. Afterwards, searches use new indexes. The
         call works in batches, so puts and searches continue; safe to stop and to repeat. Servers and workers call it
-        every minute. Only one call of all processes embeds at a time.
+        every minute. Of the calls in all processes, only one embeds at a time.
 
         Returns:
             The number of items that were embedded; 0 if another call is embedding.

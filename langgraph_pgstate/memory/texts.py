@@ -85,7 +85,7 @@ def _json(value: Any, depth: int = 0) -> str:
         if not has_many_values(some):
             parts.append(_dumps(dict(some) if kind is dict else some)[1:-1])
         elif kind is dict:
-            # Encode the key with its colon, by a mapping from which the brackets and the value are cut off.
+            # To encode the key with its colon, encode a mapping of the key to 0, and cut off the braces and the 0.
             parts += [_dumps({key: 0})[1:-2] + _json(item, depth + 1) for key, item in some]
         else:
             parts += [_json(item, depth + 1) for item in some]

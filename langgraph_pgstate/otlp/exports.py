@@ -108,8 +108,8 @@ async def hold(db: Connection, queries: Queries, holder_id: str, endpoint: str, 
         ttl: Seconds from now after which another process may take over, by the database's clock.
 
     Returns:
-        Whether the schema had no exporter before. If it had none, spans are queued only from now on. `None` if another
-        process exports.
+        True if the schema had no exporter before: then spans are queued only from now on. False if it had one. `None`
+        if another process exports.
     """
     rows = await db.fetch(queries.hold_exporter, {"holder_id": holder_id, "endpoint": endpoint, "ttl": ttl})
     return bool(rows[0][0]) if rows else None

@@ -22,7 +22,7 @@ class AnalyticsRequest(NamedTuple):
 
     Attributes:
         by: Keys by which runs are grouped.
-        parameters: The query parameters. In them, `by` has only the keys that feedback has, too: `agent` and `release`.
+        parameters: The query parameters. Their `by` has only `agent` and `release`, because feedback lacks other keys.
     """
 
     by: list[str]
@@ -39,7 +39,7 @@ def request_analytics(
     tenant_id: str | None,
     scope: Scope | None,
 ) -> AnalyticsRequest:
-    """Check the arguments of `analyze`, and return them with its query parameters.
+    """Check the arguments of `analyze`, and return them with the parameters of its queries.
 
     Raises:
         ConfigurationError: If a key is not in `ANALYTICS_KEYS`, or another argument is invalid.

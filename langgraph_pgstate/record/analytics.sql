@@ -58,8 +58,8 @@ ORDER BY 6 DESC, 1, 2, 3, 4, 5
 LIMIT :page_size;
 
 -- name: measure_runs_with_scope
--- Return the columns of `measure_runs` for threads that a caller may see. Reads at most `:most` of these threads,
--- the last updated ones.
+-- Return the columns of `measure_runs` for runs of threads that a caller may see. Reads at most `:most` of these
+-- threads, the last updated ones.
 -- matches: threads.metadata from scope
 SELECT
     CASE WHEN 'agent' = ANY(:by::text[]) THEN r.agent END,

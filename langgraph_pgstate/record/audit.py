@@ -31,8 +31,8 @@ _DIGITS: Final = "0123456789abcdef"
 class _Entry(NamedTuple):
     """An entry of a chain, with its event as it is stored now.
 
-    If its event was deleted or redacted, the entry is released: its salt was deleted, so the digest of the event cannot
-    be computed again, and `is_sealed` is false.
+    If the event was deleted or redacted, the entry is released, and `is_sealed` is false. The entry's salt was then
+    deleted, so the event's digest cannot be computed again.
     """
 
     number: int
@@ -246,9 +246,9 @@ class AsyncAudit:
     async def verify(self, thread_id: str | None = None, *, exported: Iterable[bytes | str] = ()) -> AuditReport:
         """Verify chains of events. Report removed and changed events, and events that another program inserted.
 
-        A role that may write to the tables can rewrite or shorten a chain so that nothing is found: it must then also
-        write the head, the row that repeats the last entry. Only a comparison with an earlier export finds that. Each
-        thread is read in one snapshot. Nothing is written.
+        A role that may write to the tables can rewrite or shorten a chain without a trace, if it also writes the
+        chain's head, the row that repeats the last entry. Only a comparison with an earlier export shows such a
+        change. Each thread is read in one snapshot. Nothing is written.
 
         Args:
             thread_id: Only this thread.

@@ -29,8 +29,8 @@ UNION
 ORDER BY thread_id LIMIT :page_size;
 
 -- name: list_unchained_later
--- Return the first events of a thread that are in no chain. For each, return whether it should be in a chain, because
--- the thread has a chain, or the event was made after the time from which events are chained.
+-- Return the first events of a thread that are in no chain. For each, return whether it should be in a chain: it should
+-- if the thread has a chain, or if the event was made after events began to be chained.
 SELECT v.event_id, v.created_at, EXISTS (
         SELECT 1 FROM /*schema*/event_chains c WHERE c.thread_id = :thread_id::text
     ) OR v.created_at >= (SELECT a.since FROM /*schema*/event_chaining a)
@@ -41,8 +41,8 @@ WHERE v.thread_id = :thread_id AND NOT EXISTS (
 ORDER BY v.event_id LIMIT :page_size;
 
 -- name: find_exported
--- For exported entries, given as parallel arrays, return the position in the arrays, and the entry's current hash. If
--- the thread was deleted or erased, also return the number and hash of the chain's last entry, and the reason.
+-- For each exported entry in the given parallel arrays, return its position in the arrays, and its current hash. If the
+-- thread was deleted or erased, also return the number and hash of the chain's last entry, and the reason.
 SELECT g.place, (
         SELECT h.hash FROM /*schema*/event_chains c
             JOIN /*schema*/event_hashes h ON h.thread_id = c.thread_id AND h.number = g.number

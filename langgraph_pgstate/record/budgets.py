@@ -20,7 +20,7 @@ _MILLION: Final = Decimal(1_000_000)
 
 
 class Owner(NamedTuple):
-    """A tenant, a user, an agent, or the key with which runs were enqueued. An owner may have a budget.
+    """A tenant, a user, an agent, or the `key` with which runs were enqueued. An owner may have a budget.
 
     Attributes:
         scope: `tenant`, `user`, `agent` or `key`.
@@ -37,7 +37,7 @@ class Spending(NamedTuple):
     Attributes:
         has_budgets: Whether there are any budgets.
         day: Start of today in UTC, in seconds since 1970.
-        budgets: Amount and recorded cost by owner, for owners that have a budget.
+        budgets: For each owner that has a budget, its amount and the recorded cost.
         prices: All prices, if there are any budgets.
     """
 
@@ -77,7 +77,7 @@ async def put_budget(db: Connection, queries: Queries, budget: dict[str, Any]) -
 
 
 async def list_budgets(db: Connection, queries: Queries) -> list[Budget]:
-    """Return all budgets by scope and name, with the spending. Three statements at most; reads today's model calls."""
+    """Return all budgets, with today's spending. At most three statements, which read today's model calls."""
     rows = await db.fetch(queries.list_budgets, {})
     owners = [Owner(scope, name) for scope, name, _ in rows if name != EACH]
     spending = await read_spending(db, queries, owners, tuple)
@@ -94,8 +94,8 @@ async def read_spending(
         db: The connection.
         queries: The queries of the schema.
         owners: Owners whose budgets are returned.
-        counted: Returns the ids of spans whose cost the caller counts itself. The result leaves this cost out.
-            Called right before the statement is sent.
+        counted: Called right before the statement is sent. It returns the ids of spans whose cost the caller counts
+            itself. The returned spending does not include this cost.
     """
     given = [*owners]
     parameters = {
@@ -147,7 +147,7 @@ def cost_of(
 
 
 async def gather_costs(db: Connection, queries: Queries, thread_id: str) -> bool:
-    """Prepare `keep_costs`, which reads the tables: if there are budgets, move a thread's journal entries into them.
+    """If there are budgets, move a thread's journal entries into the tables, because `keep_costs` reads only these.
 
     Call it before deleting the record. One statement if there are no budgets; safe to repeat.
 

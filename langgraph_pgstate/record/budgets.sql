@@ -54,7 +54,7 @@ SELECT EXISTS (SELECT 1 FROM /*schema*/budgets);
 
 -- name: keep_costs
 -- Store today's costs (UTC) of model calls of a thread, or of some of its runs, before their record is deleted. The
--- statement is separate from the delete: Citus can distribute the deleted rows by thread, but not `deleted_costs`.
+-- delete is another statement, because Citus can distribute the record's tables by thread, but not `deleted_costs`.
 WITH today AS MATERIALIZED (
     SELECT s.started_at, s.span_id, r.tenant_id, r.user_id, r.agent, r.key, s.cost
     FROM /*schema*/spans s JOIN /*schema*/runs r ON r.thread_id = s.thread_id AND r.run_id = s.run_id

@@ -255,9 +255,9 @@ class _Comparison:
         """Return the messages of a channel, or `None` if the checkpoint alone does not determine them."""
         entry = row.state.manifest.entries.get(channel)
         if entry is None:
-            # A DeltaChannel without an entry has no value here; another channel without an entry is empty. The names of
-            # DeltaChannels are collected from all checkpoints read so far, because the last checkpoint of a run that
-            # was cancelled with `durability="exit"` does not name them.
+            # Without an entry, a DeltaChannel has no value at this checkpoint, and any other channel is empty. Names of
+            # DeltaChannels are collected from all checkpoints read so far, because this one may not name them: the last
+            # checkpoint of a run that was cancelled with `durability="exit"` does not.
             return None if channel in self._delta_channels or channel not in row.state.manifest.versions else []
         if isinstance(entry, Elements):
             elements: list[StateMessage | None] = []
@@ -310,7 +310,7 @@ class _Comparison:
         return said
 
     async def _fill_written(self, row: _Row, known: _Known, now: _Known, recorded: set[str]) -> None:
-        """Record the messages that the preceding superstep wrote to DeltaChannels without a value in the checkpoint."""
+        """Record what the preceding superstep wrote to each DeltaChannel of which the checkpoint has no value."""
         noted = [
             {
                 **self._address(row.id)._asdict(),

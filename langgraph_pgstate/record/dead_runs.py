@@ -43,12 +43,12 @@ def choose_dead(running: Sequence[RunningRun], is_dead: Callable[[str], bool]) -
 
 
 async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Sequence[RunningRun]) -> list[str]:
-    """End the runs of dead processes and their spans as `error`, type `ProcessDied`. One transaction; safe to repeat.
+    """End runs of dead processes, and their spans, with the error `ProcessDied`. One transaction; safe to repeat.
 
     A run whose process has renewed `alive_until` meanwhile is left running.
 
     Returns:
-        The runs that were still running.
+        The runs that this call has ended.
     """
     parameters = {
         "thread_id": thread_id,

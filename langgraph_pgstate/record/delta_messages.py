@@ -1,10 +1,10 @@
 """Writes of a superstep to a DeltaChannel, converted to changes of its messages.
 
 Most checkpoints hold no value of a DeltaChannel. LangGraph rebuilds the value from the writes of the superstep's tasks.
-These writes are stored before the checkpoint, under its parent, so the put of the checkpoint does not get them. It only
-records that there were writes. This module reads the writes later, maybe in a process without the graph. It applies
-them as a reducer of messages does: a message with a new id is appended, a message with a known id replaces the earlier
-one, a `RemoveMessage` removes one.
+These writes are stored before the checkpoint, under its parent, so the put of the checkpoint does not get them. The put
+only records that there were writes. This module reads the writes later, maybe in a process without the graph. It
+applies them as a reducer of messages does: a message with a new id is appended, a message with a known id replaces the
+earlier one, a `RemoveMessage` removes one.
 Where reducers differ, the put records the rules of the channel's reducer (`MessageRules`). Other effects of a reducer
 are recorded with the channel's next snapshot.
 """
@@ -69,8 +69,8 @@ async def resolve_written(
 
 @cache
 def _plain_codec() -> ValueCodec:
-    # The saver's own serializer is not needed. Messages are recorded only if it is LangGraph's own, whose messages this
-    # one reads, too. Of other objects only the plain data is read.
+    # The saver's serializer is not needed: messages are recorded only if the saver uses LangGraph's own serializer, and
+    # the serializer used here decodes the same messages. Of other objects, it returns only the plain data.
     return ValueCodec(plain_serializer())
 
 
@@ -110,8 +110,8 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
     gone: set[str] = set()
     is_emptied = False
     hears = noted["hears_remove_all"]
-    # Earlier versions of this package recorded only one of the two rules of a reducer, `hears_remove_all`. In their
-    # entries it also stands for the rule `keeps_place`.
+    # Earlier versions of this package recorded only one of the two rules of a reducer, `hears_remove_all`. In
+    # journal entries of these versions, its value also counts as the value of the other rule, `keeps_place`.
     for message in _messages(values, keeps_place=noted.get("keeps_place", hears)):
         if isinstance(message, RemoveMessage):
             if message.id == REMOVE_ALL_MESSAGES:

@@ -36,8 +36,8 @@ RETURNING thread_id, event_id;
 SELECT pg_advisory_xact_lock(hashtextextended(:key::text, 0));
 
 -- name: find_action
--- Return the newest event of an action on a thread, or on one of its checkpoints, within a time. Leave out events of
--- the given run. Runs after `lock_action`.
+-- Return the newest event, not older than `:within`, of an action on a thread or on one of its checkpoints. Leave out
+-- events of the given run. Runs after `lock_action`.
 -- opens: events.payload with kind = 'action'
 SELECT v.created_at, v.payload FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text

@@ -75,7 +75,7 @@ def request_feedback(
     }
     check_key_size("thread_id, run_id and feedback_id", *key.values())
     text = text_of(_COMMENT, comment) or None
-    # If the caller has a serializer of their own, it may encrypt. So the comment is stored only in its encoding.
+    # A serializer of the caller's own may encrypt. So the comment is then stored only as this serializer encodes it.
     kind, data = (None, None) if text is None or codec.is_native else codec.dumps(_COMMENT, text)
     return {
         **key,

@@ -37,7 +37,7 @@ class AsyncRunHistory:
     async def list(self, **filters: Unpack[RunFilter]) -> Page[Run]:
         """Return a page of runs. One round trip.
 
-        Indexes make the newest runs, the runs of a thread, and runs of a status other than `success` fast to find.
+        Three lists are fast, by indexes: the newest runs, runs of a thread, and runs of a status other than `success`.
 
         Args:
             **filters: See `RunFilter`.

@@ -289,7 +289,7 @@ async def _write(db: Connection, queries: Queries, journal_entry: JournalEntry, 
 
 
 def _is_of_a_row(error: Exception) -> bool:
-    """Return whether an error is due to a row that the database refuses, or that lacks the form the statements need."""
+    """Return whether a row has caused an error: the database refuses it, or it lacks the form that statements need."""
     return is_refusal(error) or (isinstance(error, _MALFORMED) and not isinstance(error, PGStateError))
 
 

@@ -101,15 +101,16 @@ class MessageHook:
         self._familiar = {key for key in self._familiar if key[0] != thread_id}
 
     def _identify(self, request: PutRequest, change: ListChange) -> tuple[Sequence[_Named], Sequence[_Named]]:
-        """Return all messages of a list, and those of them whose rows must be sent.
+        """Return the messages to name in the journal entry, and those of them whose rows must be sent.
 
-        If messages were only appended to the list, both results have only the appended messages.
+        If messages were only appended to the channel's list, both results are the appended messages. Otherwise, all
+        messages of the list are named.
         """
         key = (request.address.thread_id, request.address.checkpoint_ns, change.channel)
         named = _identified(change, change.fresh if change.is_appended else range(len(change.value)))
         if any(id != message.id and type(message.id) is str and message.id for _, message, id in named):
-            # Messages with the same id are numbered. If one of them is removed, another gets its number. So a message
-            # with a recorded id may have another text, and from now on the rows of all messages are sent.
+            # Messages with the same id are told apart by a number. If one of them is removed, another gets its number.
+            # A recorded id then names a message with another text, so from now on the rows of all messages are sent.
             self._doubled.add(key)
         if change.is_appended or not change.is_known or key in self._doubled:
             return named, named
@@ -256,8 +257,8 @@ def _fitting_id(id: str, limit: int) -> str:
 def _recorded_by_root(plan: PutPlan, change: ListChange) -> set[int]:
     """Return the positions of elements that the root graph's checkpoint has, too.
 
-    These messages are recorded for the root graph, so they need no rows for the subgraph. A subgraph usually starts
-    with a copy of a list of the root graph, so most elements of its first list are of this kind.
+    Messages among them are recorded for the root graph, so they need no rows for the subgraph. A subgraph usually
+    starts with a copy of a list of the root graph, so most elements of its first list are also in the root graph's.
     """
     root = plan.request.root
     if root is None or change.digests is None:

@@ -172,7 +172,7 @@ def search_messages(query: str, **filters: Unpack[MessageFilter]) -> Read[Page[M
 
 
 def find_hits(query: str, thread_ids: Sequence[str]) -> Read[tuple[MessageHit, ...]]:
-    """Return a `Read` of the newest message that matches a search, for each given thread.
+    """Return a `Read` that finds, for each given thread, the newest message that matches a search.
 
     Raises:
         ConfigurationError: If the query is empty, or there are too many threads.
@@ -238,8 +238,8 @@ class AsyncMessages:
         Args:
             thread_id: The thread.
             last: Number of messages besides the opening system messages.
-            max_tokens: Token limit, opening system messages included. A model's message has the output tokens that the
-                model reported. Any other message has one token per four bytes. Three tokens are added for each message.
+            max_tokens: Token limit, opening system messages included. A model's message counts as the output tokens
+                that the model reported, any other message as one token per four bytes. Each counts three tokens more.
             checkpoint_id: The branch's end; by default the newest checkpoint of the root namespace.
             channel: The channel; by default `messages`, or the last changed channel if the graph has no `messages`.
 
@@ -320,7 +320,7 @@ class AsyncMessages:
         return await self._database.read(self._queries, search_messages(query, **filters))
 
     async def find_hits(self, query: str, thread_ids: Sequence[str]) -> tuple[MessageHit, ...]:
-        """Return the newest message that matches a search, for each given thread. One round trip.
+        """Return, for each given thread, the newest message that matches a search. One round trip.
 
         Args:
             query: As for `search`.

@@ -19,8 +19,8 @@ class RecorderSettings:
         limit: Maximum size of an input or output, in bytes of JSON. A longer value is truncated, and its size and hash
             are stored.
         redact: Called as `redact(kind, value)` with each value of the application before it is written; its result is
-            written instead. The kind is `input`, `output`, `error` or `payload`; the value is JSON (an error: a dict
-            of `message` and `traceback`). `redact` is called in the background, in another thread.
+            written instead. The kind is `input`, `output`, `error` or `payload`; the value is JSON. For an
+            error, it is a dict of `message` and `traceback`. `redact` is called in the background, in another thread.
         interval: Seconds between two batches. Spans are visible about that long after their start.
         queue_size: Maximum number of spans and events that wait to be written. If there are more, the graph waits.
         timeout: Seconds that a graph waits for the database, at the end of a run or if the queue is full. Then it

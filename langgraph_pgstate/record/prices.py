@@ -60,7 +60,7 @@ Amount = Decimal | int | str | float
 
 
 class AsyncPrices:
-    """Prices per million tokens: `state.prices`. A span's cost is computed when it is written, and never changes.
+    """Prices per million tokens: `state.prices`. A span's cost is computed when the span is written, and never changes.
 
     Args:
         database: The database.
@@ -89,7 +89,7 @@ class AsyncPrices:
             output: Price per million output tokens.
             provider: The provider as in the column `provider` of spans; by default any. A price with a provider takes
                 precedence.
-            valid_from: Start of validity, compared to the start of a span; by default always.
+            valid_from: The price applies to spans that start at this time or later; by default to all spans.
             cache_read: Price per million input tokens read from the provider's cache; by default the price of `input`.
             reasoning: Price per million reasoning tokens; by default the price of `output`.
 

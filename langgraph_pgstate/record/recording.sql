@@ -146,7 +146,7 @@ WITH given AS MATERIALIZED (
         )
         ORDER BY thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C", ended_at DESC NULLS LAST, place DESC
     ) AS s
-    -- The sub-select looks up each run by itself, because a join would read all runs of the thread.
+    -- The sub-select looks up each run separately, because a join would read all runs of the thread.
     WHERE s.thread_id = ANY(:thread_ids::text[])
         AND (
             -- The run is locked until the commit. Otherwise spans could outlive a run that is being deleted.
@@ -185,7 +185,7 @@ WITH given AS MATERIALIZED (
     SELECT w.thread_id, gen_random_uuid()::text, w.run_id, array_agg(w.span_id), array_agg(w.started_at), now()
     FROM written w
     WHERE w.ended_at IS NOT NULL AND EXISTS (SELECT 1 FROM /*schema*/exporters) AND (
-        -- The span's end as stored before this statement. Like the run above, each span is looked up by itself.
+        -- The span's end as stored before this statement. Like the run above, each span is looked up separately.
         SELECT o.ended_at FROM /*schema*/spans o
         WHERE o.thread_id = w.thread_id AND o.run_id = w.run_id AND o.span_id = w.span_id
             AND o.started_at = w.started_at

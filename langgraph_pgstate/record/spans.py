@@ -162,7 +162,7 @@ class AsyncSpans:
         return await self._database.run(get_tree, self._queries, *key)
 
     async def get(self, thread_id: str, run_id: str, span_id: str) -> Span | None:
-        """Return one span, or `None`. The roots of all attempts have one id; the newest is returned. One round trip."""
+        """Return one span, or `None`. Roots of all attempts share one id: for it, return the newest. One round trip."""
         key = thread_id_of(thread_id), identifier("run_id", run_id), identifier("span_id", span_id)
         return await self._database.run(timelines.get_span, self._queries, *key)
 

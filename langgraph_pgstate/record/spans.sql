@@ -62,7 +62,8 @@ WHERE s.thread_id = :thread_id AND s.run_id = :run_id AND s.span_id IN (SELECT s
 ORDER BY s.started_at, s.span_id;
 
 -- name: list_superstep_executions
--- Return the tool executions that began in one superstep of a run, in its namespace or in spans of its subgraphs.
+-- Return the tool executions of one superstep of a run. They began from the checkpoint at which the superstep started, or
+-- belong to a tool call in `:tool_call_ids`.
 -- opens: tool_executions.arguments
 -- opens: tool_executions.preview
 -- opens: tool_executions.error_message
@@ -145,7 +146,7 @@ WHERE s.thread_id = :thread_id::text AND s.run_id = :run_id::text AND s.span_id 
     AND s.started_at BETWEEN :first_at::timestamptz AND :last_at::timestamptz;
 
 -- name: get_span
--- Return one span. The roots of all attempts have one id; the newest is returned.
+-- Return one span. Roots of all attempts share one id: for it, return the newest.
 -- opens: spans.input
 -- opens: spans.output
 -- opens: spans.error_message

@@ -113,7 +113,7 @@ async def get_timeline(db: Connection, queries: Queries, request: dict[str, Any]
 
 
 async def get_span(db: Connection, queries: Queries, thread_id: str, run_id: str, span_id: str) -> Span | None:
-    """Return one span, or `None`. The roots of all attempts have one id; the newest is returned. One round trip."""
+    """Return one span, or `None`. Roots of all attempts share one id: for it, return the newest. One round trip."""
     rows = await db.fetch(queries.get_span, {"thread_id": thread_id, "run_id": run_id, "span_id": span_id})
     return Span(*rows[0]) if rows else None
 

@@ -512,7 +512,7 @@ class Span:
         kind: `graph`, `node`, `chain`, `llm`, `tool`, `retriever` or `memory`.
         name: Name of the node, model, tool or other runnable.
         status: `running`, `success`, `error`, `interrupted` or `cancelled`.
-        started_at: Start time by the database's clock, as exact as the last clock synchronization.
+        started_at: Start time by the database's clock, estimated from the clock of the run's process.
         ended_at: End time; `None` while the span is running.
         checkpoint_ns: Namespace of the task in which the span ran.
         checkpoint_id: The checkpoint from which its superstep started.

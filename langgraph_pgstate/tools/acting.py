@@ -259,7 +259,7 @@ def with_connection(function: F, name: str, schema: str) -> F:
         return function(*args, connection=execution.connection, **kwargs)
 
     def raise_if_undone(error: Exception) -> None:
-        # Look for a rollback before the error leaves the tool. Later, a ToolNode may turn the error into a message.
+        # Look for a rollback before the error leaves the tool, because a ToolNode may turn the error into a message.
         execution = running_execution.get()
         if execution is not None and not isinstance(error, GraphBubbleUp | PGStateError):
             trouble = rolled_back(execution.connection, error, schema)

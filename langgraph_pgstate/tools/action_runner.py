@@ -176,7 +176,7 @@ class ActionRunner:
         return True
 
     async def _before(self, intent: Intent, preparing: Awaitable[T]) -> T:
-        """Await a step before the tool runs. Add to an error that the tool was not started."""
+        """Await a step that precedes the tool. If it fails, add to the error that the tool was not started."""
         try:
             return await preparing
         except (DatabaseError, SchemaError) as error:
@@ -186,7 +186,7 @@ class ActionRunner:
     async def _unless_stopped(self, intent: Intent, writing: Awaitable[T]) -> T:
         """Write an intent. On an error or cancellation the tool is not started, although the intent may be stored.
 
-        Then the outcome `pending` is written, or kept until the action's next call, so that the action can begin again.
+        The outcome `pending` is then written, or kept until the action's next call, so that the action can begin again.
         """
         try:
             written = await writing
@@ -218,8 +218,8 @@ class ActionRunner:
         call under another id, and the task would have another id. So the tool would run again, as a new action.
 
         Raises:
-            UnavailableError: If a checkpoint that will be stored has not been stored after `wait_seconds`, and after at
-                least two seconds.
+            UnavailableError: If a checkpoint that is certain to be stored is still missing after `wait_seconds`, and
+                after at least two seconds.
         """
         names = "|".join(part.partition(":")[0] for part in (intent.checkpoint_ns or "").split("|"))
         is_certain = is_saved and not names
@@ -328,7 +328,7 @@ class ActionRunner:
             raise
 
     def _outcome_of(self, call: ToolCall, raised: Raised) -> Outcome:
-        """Return the outcome of a tool that raised or whose caller stopped waiting, after all its code has ended."""
+        """Return the outcome of a tool that raised, or whose caller stopped waiting. All its code must have ended."""
         if call.refusal is not None or not raised.is_begun:
             return Outcome("pending")
         if raised.rest is not None and not call.policy.transactional:
@@ -358,7 +358,7 @@ class ActionRunner:
     async def _note_abandoned(self, call: ToolCall, raised: Raised) -> None:
         """Keep an attempt alive in the background until all of its code has ended. Then record its outcome.
 
-        Meanwhile no other attempt may begin, except after a timeout if the action may be repeated.
+        Meanwhile no other attempt may begin, unless this attempt has timed out and the action may be repeated.
         """
         intent, rest = call.intent, raised.rest
         assert rest is not None

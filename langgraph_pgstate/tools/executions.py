@@ -23,7 +23,7 @@ from langgraph_pgstate.scopes import Scope
 # `UNSTORABLE_RESULT` marks a result that could not be stored.
 PARENT_RESULT: Final = "parent/"
 UNSTORABLE_RESULT: Final = "none/"
-# Marks bytes in a frame: compressed, with a checksum. Results of earlier versions have no mark.
+# Prefix of the type of a result whose bytes are compressed and have a checksum. Earlier versions stored no such prefix.
 FRAMED_RESULT: Final = "frame/"
 _COLUMNS = len(fields(ToolExecution))
 # The maximum of PostgreSQL's timeouts in milliseconds, 24 days.
@@ -139,7 +139,7 @@ async def begin(
 
     Raises:
         ThreadDeletedError: If the thread was deleted and has a tombstone.
-        ToolSetupError: If this is a caller's transaction: an intent must be committed before the tool runs.
+        ToolSetupError: If the caller has an open transaction: the intent must be committed before the tool runs.
     """
     parameters = {**intent.parameters(), "holder_id": holder_id, "ttl_seconds": ttl_seconds}
     if db.is_in_transaction:
@@ -311,7 +311,7 @@ async def finish(db: Connection, queries: Queries, intent: Intent, outcome: Outc
 async def is_committed(db: Connection, queries: Queries, intent: Intent, seconds: float) -> bool:
     """Return whether the transaction with an attempt's outcome was committed. If not, let the action begin again.
 
-    Waits for the end of that transaction, as the server may still be committing it. Safe to repeat.
+    Waits for the end of that transaction, because the server may still be committing it. Safe to repeat.
 
     Raises:
         DatabaseError: If the transaction has not ended after `seconds`.

@@ -95,7 +95,7 @@ class Executor(Runner, Protocol):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run an operation on the ledger's tables. An error ends the run, as a model cannot handle it."""
+        """Run an operation on the ledger's tables. An error ends the run, because a model cannot handle it."""
         try:
             return await self.run(operation, self.queries, *args, **kwargs)
         except PGStateError as error:
@@ -113,9 +113,9 @@ class Executor(Runner, Protocol):
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
         """Call a tool that works on a borrowed connection. Raise `Abandoned` as `act` does.
 
-        A tool that ends after the timeout also counts as abandoned, because the server may have ended the transaction.
-        For example, this process was suspended meanwhile. After the return, the tool cannot use the connection any
-        more: the tool has ended, or the connection is closed.
+        A tool that ends after the timeout also counts as abandoned, because the server may have ended the transaction,
+        for example while this process was suspended. After the return of this method, the tool cannot use the
+        connection any more: the tool has ended, or the connection is closed.
         """
         ...
 
@@ -393,15 +393,15 @@ class BlockingExecutor(BlockingRunner, Executor):
         return future
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
-        """Await directly, as a blocking call cannot be cancelled."""
+        """Await directly, because a blocking call cannot be cancelled."""
         return await awaitable
 
     async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
-        """Await directly, as a blocking call cannot be cancelled."""
+        """Await directly, because a blocking call cannot be cancelled."""
         return await awaitable
 
     def raise_if_cancelled(self) -> None:
-        """Do nothing, as a blocking call cannot be cancelled."""
+        """Do nothing, because a blocking call cannot be cancelled."""
 
     @contextmanager
     def alive(self, intent: Intent) -> Iterator[None]:

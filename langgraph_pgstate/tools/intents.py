@@ -310,8 +310,8 @@ def _asked_for(state: Any, tool: str, call_id: str | None, arguments: Any) -> tu
 def _edit_by_person(state: Any, config: Mapping[str, Any], call: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the name and arguments that a person gave a call through LangChain's `HumanInTheLoopMiddleware`.
 
-    The message that requested the call keeps the model's arguments, so the edit is read from the state. If the
-    middleware raises one interrupt per call, the edit is read from the task's answers.
+    The middleware leaves the model's arguments in the message that requested the call, and stores the edit in a channel
+    of its own. If it raises one interrupt per call, the edit is read from the task's answers instead.
     """
     edits = state.get(EDITED_CALLS) if isinstance(state, Mapping) else getattr(state, EDITED_CALLS, None)
     if isinstance(edits, Mapping) and call.get("id") in edits:
@@ -325,10 +325,10 @@ def _edit_by_person(state: Any, config: Mapping[str, Any], call: Mapping[str, An
 
 
 def repeat_next(key: str) -> None:
-    """Make the next equal call of this task the same action as an earlier call, whose outcome is unknown.
+    """Count this task's next call that equals an earlier call as the same action. The earlier call's outcome is unknown.
 
     Args:
-        key: The key of the earlier call, a function call without a key function.
+        key: The key of the earlier call, which must be a call of a function that has no key function.
     """
     call, _, ordinal = key.rpartition(":")
     with _ordinals_lock:

@@ -100,7 +100,7 @@ def skip_answers(count: int) -> None:
 
 
 def answers_given() -> int:
-    """Return the number of the task's answers, including the next answer that LangGraph has; 0 outside a task."""
+    """Return the number of the task's answers, including one not yet handed out by LangGraph; 0 outside a task."""
     try:
         pad = scratchpad_of(get_config())
     except RuntimeError:
@@ -122,7 +122,7 @@ def counting_answers() -> Iterator[None]:
 
 
 def answers_used() -> int:
-    """Return the number of the task's answers used up in the current block; 0 if it raised no interrupt."""
+    """Return the number of the task's answers used up in the current block; 0 if no interrupt was raised there."""
     return max(_reached.get() or (), default=0)
 
 

@@ -77,7 +77,7 @@ class _Ledger:
     def policy(self, tool: str | None = None, /, **terms: Any) -> Callable[[AnyTool], AnyTool]:
         """Set the policy of a tool.
 
-        As a decorator, above or below `@tool`, it returns the tool unchanged. With a name, it sets the policy at once.
+        Use it as a decorator, above or below `@tool`, or just call it with the tool's name. The tool stays unchanged.
 
         Args:
             tool: The tool's name; by default that of the decorated tool.

@@ -54,7 +54,7 @@ class MaskOptions(TypedDict, total=False):
 
 
 def mask_results(messages: Sequence[Any], **options: Unpack[MaskOptions]) -> list[BaseMessage]:
-    """Return messages for a model in which long tool results are replaced by beginning, end and a reference.
+    """Return messages for a model, with long tool results replaced by their beginning, their end and a reference.
 
     The given messages are not changed. Give the model the tool of `read_result_tool`. Images and other parts that are
     not text stay. A result that is masked already stays as it is.
@@ -221,7 +221,7 @@ async def _in_ledger(ledger: Any, config: Mapping[str, Any], reference: str) -> 
     if ledger is None or thread_id is None:
         return None
     with suppress(ConfigurationError, NotFoundError):
-        # The reference in a fork names the source thread, but the fork has its own row.
+        # In a fork, the reference names the source thread, but the fork has its own copy of the row.
         result = ledger.result(reference_to(str(thread_id), parse_reference(reference)[1]))
         return readable(await result if inspect.isawaitable(result) else result)
     return None

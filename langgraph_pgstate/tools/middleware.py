@@ -59,7 +59,7 @@ def middleware_of(ledger: Any) -> Any:
 
 @contextmanager
 def _outside_of_approval(request: ToolCallRequest) -> Iterator[None]:
-    """Refuse a `HumanInTheLoopMiddleware` that is listed after the ledger, because it asks within the ledger's action.
+    """Refuse a `HumanInTheLoopMiddleware` listed after the ledger, because it asks a person within the ledger's action.
 
     The ledger has then begun the model's request as an action. A rejection would be recorded as a failure of this
     action, and an edited call would run under its key.

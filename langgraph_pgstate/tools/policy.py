@@ -51,9 +51,9 @@ class ToolPolicy:
         on_error: Handling of an error: `raise` raises it now and at every further call of the same action, `retry` runs
             the tool again.
         retry: Attempts and delays for `on_error="retry"`.
-        on_unknown: Handling of an unknown outcome, after a timeout or the death of the process: `raise`, `retry` (the
-            tool is idempotent, or passes its token to the external system), `check`, or `ask` a person through an
-            interrupt.
+        on_unknown: Handling of an unknown outcome, after a timeout or the death of the process: `raise`, `retry`
+            (for a tool that is idempotent, or passes its token to the external system), `check`, or `ask`, which asks a
+            person through an interrupt.
         check: For `on_unknown="check"`, a function that takes the `ToolExecution` and queries the external system. It
             returns `Happened(result)` or `True` if the effect happened, `False` if it did not, and `None` if this is
             unknown.
@@ -63,8 +63,8 @@ class ToolPolicy:
             in its thread, other calls wait for it, and its outcome is recorded when it ends; with `on_unknown="retry"`
             the next call runs it again at once. A transactional tool loses its connection and is rolled back, so it had
             no effect and may be run again.
-        result_limit: Bytes, artifact included, above which the state gets a summary with a reference; by default the
-            ledger's setting.
+        result_limit: Size of a result in bytes, artifact included, above which the state gets only a summary with a
+            reference to the result; by default the ledger's setting.
         transactional: Whether the tool's writes and its outcome are one transaction; set by `@ledger.transactional`.
 
     Raises:
@@ -101,7 +101,7 @@ class ToolPolicy:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether an action without outcome may be run again. A transactional tool without outcome had no effect."""
+        """Whether an action without outcome may be run again. A transactional one may, because it had no effect."""
         return self.transactional or self.on_unknown == "retry"
 
 
@@ -114,11 +114,11 @@ class ToolSettings:
             of this time.
         wait_seconds: Seconds for which a call waits while the same action is running, before `ToolBusyError`; and for
             which `close` waits for tools whose callers have stopped waiting.
-        result_limit: Bytes, artifact included, above which the state gets a summary with a reference; `None` for no
-            limit.
+        result_limit: Size of a result in bytes, artifact included, above which the state gets only a summary with a
+            reference to the result; `None` for no limit.
         preview_length: Characters of a result that are kept as readable text and in a summary.
-        redact: Called with `arguments` or `preview` and the value, before it is stored as readable JSON or text;
-            returns the value to store. The exact result, which later calls return, is never redacted.
+        redact: Called as `redact(kind, value)` before a value is stored as readable JSON (kind `arguments`) or text
+            (`preview`); returns the value to store. The exact result, which later calls return, is never redacted.
     """
 
     ttl_seconds: float = 15.0

@@ -32,8 +32,8 @@ _SHARE: Final = 20
 _READ_SECONDS: Final = 5.0
 # Seconds without a call after which an owner's spending is no longer read.
 _OWNER_SECONDS: Final = 60.0
-# Calls of this process that ended so many seconds before the last reading are in the tables. The reading includes their
-# costs, so this process no longer counts them itself.
+# Calls of this process that ended at least this many seconds before the last reading were in the tables by then. The
+# reading includes their costs, so this process no longer counts them itself.
 _OWN_SECONDS: Final = 120.0
 
 

@@ -46,8 +46,8 @@ JSON = orjson.Fragment
 def capture(value: Any, last_messages: int = _LAST_MESSAGES) -> Any:
     """Return a bounded copy of a value in types that JSON can represent.
 
-    Of a long list of messages, the copy has the length and the last messages. Of any other long list, it has the length
-    and the first items. A value of an unknown type is replaced by the type's name, so that no foreign code is called.
+    A long list of messages is reduced to its length and its last messages, any other long list to its length and its
+    first items. A value of an unknown type is replaced by the type's name, so that no foreign code is called.
 
     Args:
         value: The value.

@@ -77,7 +77,7 @@ class _RecorderBase(RecordingHandler):
         """Refuse a model call if a budget of its run is used up.
 
         Raises:
-            BudgetExceededError: If a budget is used up. On an event loop, awaiting the result may raise the error.
+            BudgetExceededError: If a budget is used up. On an event loop, it may be raised only by awaiting the result.
         """
         span = None if span_id is None else self._tracker.find(span_id)
         if span is None:
@@ -123,7 +123,7 @@ class Recorder(_RecorderBase):
             run are written when the run ends.
         settings: What is written, and when; by default `RecorderSettings()`.
         keys: Config keys that name a thread's user, tenant and agent; use the saver's.
-        is_encrypted: Whether the state is stored by a serializer that may encrypt, so that no content is exported.
+        is_encrypted: Whether the state's serializer may encrypt. If so, no content of the spans is exported.
 
     Example:
         >>> recorder = Recorder(database)
@@ -279,7 +279,7 @@ class Recorder(_RecorderBase):
         try:
             self._started()
         except RuntimeError:
-            # From 3.12 on, Python starts no threads while the process exits. So this thread writes the rows.
+            # From 3.12 on, Python starts no threads while the process exits. So the current thread writes the rows.
             self._thread = None
             self._error = run_blocking(self._writer.write(True))
             return True

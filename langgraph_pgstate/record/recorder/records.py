@@ -125,8 +125,8 @@ class RunRecord:
         # `resumed`: ids of the checkpoints from which the run was resumed, by namespace.
         self.checkpoints: OrderedDict[tuple[str, int], str] = OrderedDict()
         self.resumed: dict[str, str] = {}
-        # Spans that were written before the put of the checkpoint from which they start, so without that checkpoint's
-        # id. The put writes them again, with the id.
+        # Spans that were written before the put of the checkpoint from which they start. Their rows lack that
+        # checkpoint's id, so the put writes them again.
         self.unplaced: dict[tuple[str, int], set[SpanRecord]] = {}
 
     def now(self) -> float:
@@ -409,8 +409,8 @@ class OpenRuns:
     def run_on(self, thread_id: str, source: str | None = None, run_id: str | None = None) -> RunRecord | None:
         """Return the run that puts a checkpoint on a thread, or `None` if no run is in progress on the thread.
 
-        A run begins with an `input` checkpoint. So if there are several runs, an `input` checkpoint is of the last run
-        that has not begun, and any other checkpoint is of the last run that has begun.
+        A run begins with an `input` checkpoint. So if there are several runs, an `input` checkpoint belongs to the
+        last run that has not begun, and any other checkpoint belongs to the last run that has begun.
 
         Args:
             thread_id: The thread.

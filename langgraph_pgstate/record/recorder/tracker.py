@@ -312,8 +312,8 @@ class Tracker:
         check_key_size("thread_id and run_id", found, run_id)
         run = RunRecord(id, run_id, found, self._queue.clock_offset, holder_id())
         run.has_thread = thread_id is not None
-        # A run that a worker executes from the queue has a row already. The number of an attempt in the metadata does
-        # not show this, because LangGraph's own server numbers attempts, too.
+        # A run that a worker executes from the queue has a row already. An attempt's number in the metadata does not
+        # prove that a worker executes the run, because LangGraph's own server numbers attempts, too.
         run.is_new = run.key != enqueued_run.get()
         run.is_lost = attempt_is_lost.get()
         graph = name.removesuffix(_UPDATE)

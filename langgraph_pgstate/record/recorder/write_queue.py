@@ -134,7 +134,7 @@ class WriteQueue:
 
         Args:
             run: The run.
-            with_run: Also return the run's own row, if it has changed. By default, only a new run's row is returned.
+            with_run: Whether to return the run's own row if it has changed. By default, it is returned if it is new.
             put: Namespace and step of the checkpoint that is put. Rows that a later put can take are left out.
             journal_entry: The put's journal entry, to which the rows are added.
         """
@@ -268,7 +268,7 @@ class WriteQueue:
     ) -> Pending:
         """Return rows of these records, as many as fit. If spans are left out, the runs stay marked as changed.
 
-        A run's totals are computed from its spans, so its end must be written with or after the last of them.
+        Then these runs are written again with or after their last spans, from which their totals are computed.
         """
         settings = self.settings
         given = len(spans)
