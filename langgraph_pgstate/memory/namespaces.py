@@ -21,7 +21,7 @@ _ARRAY_BYTES, _LABEL_BYTES = 24, 8
 
 
 class Range(NamedTuple):
-    """The namespaces that begin with some labels. They sort at or after `lower`, and before `upper`: two array literals.
+    """The namespaces that begin with some labels. They sort at or after `lower`, and before `upper` (array literals).
 
     `upper` has the same labels, with `\\x01` added to the last label. The longer label sorts right after the original
     one, because `\\x01` is the smallest character of a label. Without labels, `upper` sorts after all namespaces.

@@ -325,7 +325,7 @@ def _edit_by_person(state: Any, config: Mapping[str, Any], call: Mapping[str, An
 
 
 def repeat_next(key: str) -> None:
-    """Count this task's next call that equals an earlier call as the same action. The earlier call's outcome is unknown.
+    """Count this task's next call that equals an earlier call as the same action. The earlier outcome is unknown.
 
     Args:
         key: The key of the earlier call, which must be a call of a function that has no key function.
