@@ -2,7 +2,7 @@
 
 Encryption and decryption take data keys from memory, and raise `MissingKeysError` if a key is missing. The database
 then returns its connection to the pool, loads the keys here, and runs the operation again. So the master key is never
-called within a transaction. While one caller waits for it, other callers of the same key wait for that call.
+called within a transaction. While one caller loads a data key, other callers that need the same key wait for this load.
 """
 
 from __future__ import annotations
