@@ -227,6 +227,7 @@ class WriteQueue:
         runs: list[tuple[RunRecord, int]] = []
         spans: list[tuple[SpanRecord, int]] = []
         events: list[EventRecord] = []
+        unfinished: set[int] = set()
         now = time.monotonic()
         # The writer runs once per interval. It writes spans that have waited for half an interval. If they had to wait
         # for a whole interval, a span that a put has left to the writer could wait for almost two.
@@ -238,7 +239,6 @@ class WriteQueue:
                 if space <= 0:
                     is_complete = False
                     break
-                is_due = include_recent or run.written_at < arrived
                 found = [
                     (span, span.version)
                     for span in run.dirty.values()
@@ -248,36 +248,54 @@ class WriteQueue:
                         else span.waits_since < begun and span.taken_at < taken
                     )
                 ]
+                # A new run is due with its first span, because the tables take no span without its run.
+                is_due = include_recent or run.written_at < arrived or (run.is_new and bool(found))
+                happened = list(run.events.values()) if is_due else []
                 spans += found[:space]
-                if is_due:
-                    events += list(run.events.values())[: max(0, space - len(found))]
-                # Spans need their run's row first; a run is never due later than its spans.
+                events += happened[: max(0, space - len(found))]
                 if with_runs and run.is_changed and is_due:
                     runs.append((run, run.version))
-                is_complete = is_complete and len(found) <= space
-        return self._pack(runs, spans, events, journal_entry, is_complete=is_complete)
+                if len(found) > space:
+                    unfinished.add(id(run))
+                is_complete = is_complete and len(found) + len(happened) <= space
+        return self._pack(runs, spans, events, unfinished, journal_entry, is_complete=is_complete)
 
     def _pack(
         self,
         runs: list[tuple[RunRecord, int]],
         spans: list[tuple[SpanRecord, int]],
         events: list[EventRecord],
-        journal_entry: JournalEntry | None = None,
+        unfinished: set[int],
+        journal_entry: JournalEntry | None,
         *,
-        is_complete: bool = True,
+        is_complete: bool,
     ) -> Pending:
-        """Return rows of these records, as many as fit. If spans are left out, the runs stay marked as changed.
+        """Return rows of these records, as many as fit.
 
-        Then these runs are written again with or after their last spans, from which their totals are computed.
+        Args:
+            runs: Runs and their versions.
+            spans: Spans and their versions.
+            events: Events.
+            unfinished: `id` of each run of which spans are left out. These runs, and those of further spans that are
+                left out, stay marked as changed. So they are written again with or after their last spans, from which
+                their totals are computed.
+            journal_entry: A journal entry of the same thread to which the rows are added.
+            is_complete: Whether no record was left out so far.
         """
         settings = self.settings
-        given = len(spans)
+        wanted, given = spans, (len(runs), len(spans), len(events))
         run_rows, runs = _dumps(runs, lambda pair: orjson.dumps(pair[0].row(settings)))
+        # If a new run is left out, so are its spans and events, because the tables take none without their run.
+        written = {id(run) for run, _ in runs}
+        spans = [pair for pair in spans if not pair[0].run.is_new or id(pair[0].run) in written]
+        events = [event for event in events if not event.run.is_new or id(event.run) in written]
         span_rows, spans = _dumps(spans, lambda pair: pair[0].dump(settings))
-        is_complete = is_complete and len(spans) == given
-        if not is_complete:
-            runs = [(run, -1) for run, _ in runs]
         event_rows, events = _dumps(events, lambda event: orjson.dumps(event.row(settings)))
+        is_complete = is_complete and (len(runs), len(spans), len(events)) == given
+        if not is_complete:
+            sent = {id(span) for span, _ in spans}
+            unfinished |= {id(span.run) for span, _ in wanted if id(span) not in sent}
+            runs = [(run, -1 if id(run) in unfinished else version) for run, version in runs]
         if journal_entry is None:
             threads = {run.key[0] for run, _ in runs}
             threads.update([span.run.key[0] for span, _ in spans])

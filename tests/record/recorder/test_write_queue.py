@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
+from typing import Any
+
+import hypothesis.strategies as st
+import orjson
 import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from support import loop_graph
 from support.recorder import config, recording, recording_async, rows
 
 from langgraph_pgstate.record.options import RecorderSettings
+from langgraph_pgstate.record.recorder import write_queue
+from langgraph_pgstate.record.recorder.records import RunRecord, SpanRecord
 from langgraph_pgstate.record.recorder.tracker import Tracker
-from langgraph_pgstate.record.recorder.write_queue import WriteQueue
+from langgraph_pgstate.record.recorder.write_queue import Pending, WriteQueue
 from tests.record.recorder.test_writer import NEVER, Connection, begin, start, taken
 
 
@@ -24,8 +33,8 @@ def test_what_nobody_else_would_write_soon_a_put_takes_along(has_writer: bool) -
 
 def test_a_full_queue_makes_the_graph_wait_and_drops_nothing(dsn: str, schema: str, connection: Connection) -> None:
     waiting = []
-    settings = RecorderSettings(queue_size=10, interval=NEVER)
-    with recording(dsn, schema, settings, hook=False) as (saver, recorder):
+    options = RecorderSettings(queue_size=10, interval=NEVER)
+    with recording(dsn, schema, options, hook=False) as (saver, recorder):
         graph = loop_graph(60, lambda count: waiting.append(recorder._queue.waiting))
         recorder.record(graph.compile(checkpointer=saver)).invoke(start(), {**config(), "recursion_limit": 100})
     assert max(waiting) < 20
@@ -34,10 +43,113 @@ def test_a_full_queue_makes_the_graph_wait_and_drops_nothing(dsn: str, schema: s
 
 async def test_a_full_queue_makes_an_asynchronous_graph_wait(dsn: str, schema: str, connection: Connection) -> None:
     waiting = []
-    settings = RecorderSettings(queue_size=10, interval=NEVER)
-    async with recording_async(dsn, schema, settings, hook=False) as (saver, recorder):
+    options = RecorderSettings(queue_size=10, interval=NEVER)
+    async with recording_async(dsn, schema, options, hook=False) as (saver, recorder):
         graph = loop_graph(60, lambda count: waiting.append(recorder._queue.waiting))
         limited = {**config(), "recursion_limit": 100}
         await recorder.record(graph.compile(checkpointer=saver)).ainvoke(start(), limited)
     assert max(waiting) < 20
     assert len(rows(connection, schema, "spans", kind="node")) == 60
+
+
+class Tables:
+    """The tables as the database keeps them: a span or an event is stored only if its run is there."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, str] = {}
+        self.spans: dict[str, str] = {}
+        self.events: set[str] = set()
+
+    def store(self, pending: Pending) -> None:
+        entry = pending.journal_entry
+        for row in map(orjson.loads, entry.runs):
+            self.runs[row["run_id"]] = row["status"]
+        for row in map(orjson.loads, entry.spans):
+            if row["run_id"] in self.runs:
+                self.spans[row["span_id"]] = row["status"]
+        for row in map(orjson.loads, entry.events):
+            if row["run_id"] in self.runs:
+                self.events.add(row["event_id"])
+
+
+class Recorded(RuleBasedStateMachine):
+    """Runs that begin and end while a writer collects their rows now and then."""
+
+    @initialize(limits=st.sampled_from([(500, 4_000_000, 60.0), (3, 4_000_000, 60.0), (500, 4_000_000, -1.0)]))
+    def open(self, limits: tuple[int, int, float]) -> None:
+        self.patch = pytest.MonkeyPatch()
+        for name, value in zip(("_BATCH_RECORDS", "_BATCH_BYTES", "_DUMP_SECONDS"), limits, strict=True):
+            self.patch.setattr(write_queue, name, value)
+        self.queue = WriteQueue(RecorderSettings(interval=100.0))
+        self.tracker, self.tables = Tracker(self.queue), Tables()
+        self.open_ids: list[uuid.UUID] = []
+        self.expected: dict[str, str] = {}
+        self.runs: list[RunRecord] = []
+        self.events: set[str] = set()
+
+    def note(self, id: uuid.UUID) -> None:
+        span = self.tracker.find(id)
+        assert span is not None
+        self.expected[row_of(span)["span_id"]] = "running"
+
+    @rule(children=st.integers(0, 4))
+    def begin(self, children: int) -> None:
+        root = begin(self.tracker, None, "graph", thread_id=f"t{len(self.runs)}")
+        found = self.tracker.find(root)
+        assert found is not None
+        found.run.is_begun = True
+        self.runs.append(found.run)
+        ids = [begin(self.tracker, root, "model") for _ in range(children)]
+        for id in (root, *ids):
+            self.note(id)
+        self.open_ids += [root, *reversed(ids)]
+
+    @precondition(lambda self: self.open_ids)
+    @rule()
+    def end(self) -> None:
+        id = self.open_ids.pop()
+        span = self.tracker.find(id)
+        assert span is not None
+        self.expected[row_of(span)["span_id"]] = "success"
+        self.tracker.end(id, {})
+
+    @rule(seconds=st.sampled_from([10.0, 30.0, 60.0, 120.0]))
+    def pass_time(self, seconds: float) -> None:
+        for run in self.runs:
+            run.written_at -= seconds
+            for span in run.dirty.values():
+                span.waits_since -= seconds
+
+    @rule(include_recent=st.booleans())
+    def write(self, include_recent: bool) -> None:
+        """As `write_pending`."""
+        for run in self.runs:
+            self.events.update(run.events)
+        for _ in range(1000):
+            pending = self.queue.collect(include_recent)
+            if pending is None:
+                return
+            self.tables.store(pending)
+            self.queue.acknowledge(pending)
+            if pending.is_complete:
+                return
+        raise AssertionError("the rows never end")
+
+    def teardown(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        self.write(True)
+        self.patch.undo()
+        assert (self.queue.waiting, self.queue.has_news) == (0, False)
+        assert self.tables.spans == self.expected
+        assert self.tables.runs == {run.run_id: run.status for run in self.runs}
+        assert self.tables.events == self.events
+
+
+TestRecorded = Recorded.TestCase
+TestRecorded.settings = settings(max_examples=200, stateful_step_count=12, deadline=None)
+
+
+def row_of(span: SpanRecord) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads(span.dump(RecorderSettings()))
+    return found
