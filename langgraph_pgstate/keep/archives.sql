@@ -107,6 +107,11 @@ ORDER BY t.thread_id;
 SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id FOR UPDATE SKIP LOCKED;
 
+-- name: share_copies
+-- Take the lock of archives that are made until the transaction ends. Others can take it, too, except calls that look
+-- for copies.
+SELECT pg_advisory_xact_lock_shared(hashtextextended(:key::text, 0));
+
 -- name: begin_archive
 -- Store an archive, before its objects are stored.
 INSERT INTO /*schema*/archives (archive_id, url, threads, bytes, root, schema_version, key_ids)

@@ -28,7 +28,7 @@ from langgraph_pgstate.keep.packing import (
     pack,
     people_of,
 )
-from langgraph_pgstate.keep.tables import THREADS, Tables, list_tables
+from langgraph_pgstate.keep.tables import THREADS, Table, Tables, list_tables
 from langgraph_pgstate.keep.types import ArchiveReport, LeftThread
 from langgraph_pgstate.memory.namespaces import literal
 from langgraph_pgstate.record import journal
@@ -57,7 +57,7 @@ _REASONS: Final[Mapping[str, str]] = {
 
 
 class _ChangedError(Exception):
-    """The error of a deletion if some threads have changed since they were copied. Nothing was deleted."""
+    """The error if some threads have changed since they were copied. Nothing was stored or deleted."""
 
     def __init__(self, threads: Mapping[str, str]) -> None:
         super().__init__(f"{len(threads)} threads")
@@ -125,9 +125,45 @@ async def read_threads(
 
 
 async def begin_archive(
+    db: Connection,
+    queries: Queries,
+    tables: Tables,
+    url: str,
+    manifest: Manifest,
+    size: int,
+    people: Mapping[str, People],
+) -> None:
+    """Store the row of an archive before its objects are stored. One transaction; safe to repeat.
+
+    The rows of its threads are compared with the copied rows, under a lock that excludes calls which look for copies
+    to delete. So an erasure either finds this archive, or has changed the threads before the comparison.
+
+    Raises:
+        _ChangedError: If some threads have changed since they were copied.
+    """
+    key = {"thread_ids": [*manifest.frames]}
+    changed: dict[str, str] = {}
+    async with db.transaction():
+        query, parameters = bounded_waits(queries)
+        # Another comparison may take long. A frozen process must not hold the lock.
+        await db.fetch(query, {**parameters, "timeout": "0"})
+        await db.fetch(queries.share_copies, {"key": copies_key(queries)})
+        for table in tables.all:
+            changed |= _compare(manifest, key["thread_ids"], table, await db.fetch(table.digest, key))
+        if changed:
+            raise _ChangedError(changed)
+        await add_archive(db, queries, url, manifest, size, people)
+
+
+def copies_key(queries: Queries) -> str:
+    """Return the key of the lock that makers of archives share, and that excludes them while copies are looked for."""
+    return f"copies {queries.schema}"
+
+
+async def add_archive(
     db: Connection, queries: Queries, url: str, manifest: Manifest, size: int, people: Mapping[str, People]
 ) -> None:
-    """Store the row of an archive before its objects are stored. One transaction; safe to repeat."""
+    """Store the row of an archive, and a row for each of its threads. Call it in a transaction."""
     key = {"archive_id": manifest.archive_id}
     archive = {
         "url": url,
@@ -139,9 +175,8 @@ async def begin_archive(
     }
     found = [people[thread_id] for thread_id in manifest.frames]
     users = {"user_ids": [one.user_id or "" for one in found], "users": [literal(one.users) for one in found]}
-    async with db.transaction():
-        await db.execute(queries.begin_archive, {**key, **archive})
-        await db.execute(queries.add_archived_threads, {**key, "thread_ids": [*manifest.frames], **users})
+    await db.execute(queries.begin_archive, {**key, **archive})
+    await db.execute(queries.add_archived_threads, {**key, "thread_ids": [*manifest.frames], **users})
 
 
 async def delete_archived(
@@ -229,25 +264,30 @@ async def _delete(
         if not has_budgets:
             break
         await keep_costs(db, queries, thread_id)
-    expected = {
-        (thread_id, part.table): (part.rows, part.sha256)
-        for thread_id in going
-        for part in manifest.frames[thread_id].parts
-    }
     # Delete from a table before the tables to which it refers.
     for table in reversed(tables.all):
         found = await db.fetch(table.digest if table.name == THREADS else table.delete, key)
-        told = {(thread_id, table.name): (rows, hash.hex()) for thread_id, rows, hash in found}
-        for thread_id in going:
-            one = (thread_id, table.name)
-            if told.get(one) != expected.get(one):
-                changed[thread_id] = _CHANGED
+        changed |= _compare(manifest, going, table, found)
     # Find rows that another transaction inserted while a deletion above waited for a lock.
     changed |= {row[0]: _CHANGED for row in await db.fetch(tables.find, key)}
     if changed:
         raise _ChangedError(changed)
     await db.execute(queries.mark_archived, {**key, "archive_id": manifest.archive_id})
     await db.execute(queries.complete_archive, {"archive_id": manifest.archive_id})
+
+
+def _compare(
+    manifest: Manifest, ids: Sequence[str], table: Table, digests: Sequence[tuple[str, int, bytes]]
+) -> dict[str, str]:
+    """Return the threads whose rows in a table differ from the copied rows, with the reason to keep them."""
+    told = {thread_id: (rows, hash.hex()) for thread_id, rows, hash in digests}
+    copied = {
+        thread_id: (part.rows, part.sha256)
+        for thread_id in ids
+        for part in manifest.frames[thread_id].parts
+        if part.table == table.name
+    }
+    return {thread_id: _CHANGED for thread_id in ids if told.get(thread_id) != copied.get(thread_id)}
 
 
 async def archive_threads(
@@ -338,10 +378,8 @@ async def _archive_group(
 ) -> ArchiveReport:
     """Make one archive, and delete its threads."""
     threads, at = await runner.run(read_threads, queries, tables, group)
-    if not threads:
-        return ArchiveReport(left=tuple(LeftThread(one, _REASONS["missing"]) for one in group))
+    left = {thread_id: _REASONS["missing"] for thread_id in group if thread_id not in threads}
     facts: dict[str, Any] = {
-        "archive_id": new_entry_id(),
         "created_at": at.isoformat(),
         "schema_version": migrations()[-1].version,
         "tenant": tenant,
@@ -349,14 +387,22 @@ async def _archive_group(
 
     def packed() -> tuple[bytes, Manifest, dict[str, People]]:
         people = {thread_id: people_of(rows, tables.columns) for thread_id, rows in threads.items()}
-        return *pack(threads, tables.columns, **facts), people
+        return *pack(threads, tables.columns, archive_id=new_entry_id(), **facts), people
 
-    data, manifest, people = await runner.compute(threads, packed)
+    while threads:
+        data, manifest, people = await runner.compute(threads, packed)
+        size = len(data) + len(manifest.dump())
+        try:
+            await runner.run(begin_archive, queries, tables, objects.url, manifest, size, people)
+            break
+        except _ChangedError as changed:
+            left |= changed.threads
+            threads = {thread_id: rows for thread_id, rows in threads.items() if thread_id not in left}
+    if not threads:
+        return ArchiveReport(left=tuple(LeftThread(*one) for one in left.items()))
     threads.clear()
-    dumped = manifest.dump()
-    await runner.run(begin_archive, queries, objects.url, manifest, len(data) + len(dumped), people)
     await store(runner, queries, objects, manifest, data)
-    left = await runner.run(delete_archived, queries, tables, manifest, idle_for)
+    left |= await runner.run(delete_archived, queries, tables, manifest, idle_for)
     gone = [frame for frame in manifest.frames.values() if frame.thread_id not in left]
     if not gone:
         await discard(runner, queries, objects, manifest.archive_id)
@@ -364,7 +410,7 @@ async def _archive_group(
     return ArchiveReport(
         len(gone),
         sum(frame.rows for frame in gone),
-        len(data) + len(dumped),
+        size,
         (manifest.archive_id,),
         tuple(LeftThread(*one) for one in left.items()),
     )

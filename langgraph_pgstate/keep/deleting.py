@@ -17,7 +17,7 @@ from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ThreadArchivedError, ThreadHeldError
-from langgraph_pgstate.keep.archiving import begin_archive, delete_objects, discard, store
+from langgraph_pgstate.keep.archiving import add_archive, copies_key, delete_objects, discard, store
 from langgraph_pgstate.keep.objects import Objects, open_objects
 from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, People, check_pack
 from langgraph_pgstate.keep.restoring import read_manifest
@@ -65,7 +65,7 @@ class Wanted(NamedTuple):
 async def find_copies(db: Connection, queries: Queries, wanted: Wanted) -> list[Copies]:
     """Return the archives, finished or not, that have copies to delete.
 
-    One statement, and one for each thread with such copies.
+    One transaction, which waits until each archive that is being made has its row; and a statement per copied thread.
 
     Raises:
         ThreadHeldError: If a hold protects a thread with such copies.
@@ -75,7 +75,10 @@ async def find_copies(db: Connection, queries: Queries, wanted: Wanted) -> list[
     thread_ids, user_id, kept, restored = wanted
     ids, found = {*thread_ids}, dict[str, Copies]()
     given = {"thread_ids": [*thread_ids], "user_id": user_id}
-    for archive_id, url, root, thread_id, owner, users, owner_now in await db.fetch(queries.find_copies, given):
+    async with db.transaction():
+        await db.fetch(queries.lock_action, {"key": copies_key(queries)})
+        rows = await db.fetch(queries.find_copies, given)
+    for archive_id, url, root, thread_id, owner, users, owner_now in rows:
         copies = found.setdefault(archive_id, Copies(archive_id, url, root, [], {}))
         is_of_user = user_id is not None and user_id in (owner, *(users or ()))
         if thread_id in kept or not (is_of_user or thread_id in ids):
@@ -158,7 +161,7 @@ async def delete_copies(
         if kept := [one for one in found[0].frames if one in copies.others]:
             data, manifest = await runner.compute(found, _repack, *found, kept)
             size = len(data) + len(manifest.dump())
-            await runner.run(begin_archive, queries, objects.url, manifest, size, copies.others)
+            await runner.run(begin_rewriting, queries, copies, deletion_id, manifest, size)
             await store(runner, queries, objects, manifest, data)
             try:
                 await runner.run(move_stubs, queries, copies, deletion_id, manifest.archive_id, kept)
@@ -236,6 +239,19 @@ async def _lock_claimed(db: Connection, queries: Queries, copies: Copies, deleti
 def _claimed(copies: Copies) -> ArchiveUnavailableError:
     where = f"{copies.url}/{copies.archive_id}{PACK}"
     return ArchiveUnavailableError(where, "is being deleted by another call: repeat this call")
+
+
+async def begin_rewriting(
+    db: Connection, queries: Queries, copies: Copies, deletion_id: str, manifest: Manifest, size: int
+) -> None:
+    """Store the row of an archive that has the other threads of a claimed archive. One transaction; safe to repeat.
+
+    Raises:
+        ArchiveUnavailableError: If another call has claimed or deleted the archive, perhaps to delete other threads.
+    """
+    async with db.transaction():
+        await _lock_claimed(db, queries, copies, deletion_id)
+        await add_archive(db, queries, copies.url, manifest, size, copies.others)
 
 
 async def move_stubs(

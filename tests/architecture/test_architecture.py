@@ -394,9 +394,10 @@ class Bench:
 
     def copies(self) -> deleting.Copies:
         manifest = self.packed()[1]
-        run_blocking(archiving.begin_archive(self.db, self.queries, "memory://a", manifest, 1, {"t": People()}))
+        given: Any = (self.tables(), "memory://a", manifest, 1, {"t": People()})
+        run_blocking(archiving.begin_archive(self.db, self.queries, *given))
         run_blocking(deleting.claim_archive(self.db, self.queries, manifest.archive_id, "deletion"))
-        return deleting.Copies(manifest.archive_id, "memory://a", manifest.root, ["t"], {})
+        return deleting.Copies(manifest.archive_id, "memory://a", manifest.root, ["t"], {"t": People()})
 
     def policy(self) -> Any:
         fields: Any = {"content_after": timedelta(days=1), "prune_after": timedelta(days=1)}
@@ -758,12 +759,14 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.archiving.explain": lambda bench: (["t"], timedelta(0)),
     "keep.archiving.inspect": lambda bench: (bench.tables(), ["t"], timedelta(0)),
     "keep.archiving.read_threads": lambda bench: (bench.tables(), ["t"]),
-    "keep.archiving.begin_archive": lambda bench: ("memory://a", bench.packed()[1], 1, {"t": People()}),
+    "keep.archiving.begin_archive": lambda bench: (bench.tables(), "memory://a", bench.packed()[1], 1, {"t": People()}),
+    "keep.archiving.add_archive": lambda bench: ("memory://a", bench.packed()[1], 1, {"t": People()}),
     "keep.archiving.delete_archived": lambda bench: (bench.tables(), bench.packed()[1], timedelta(0)),
     "keep.deleting.find_copies": lambda bench: (deleting.Wanted(["t"]),),
     "keep.archiving.delete_unused": lambda bench: ("x",),
     "keep.deleting.claim_archive": lambda bench: ("a", "deletion"),
     "keep.deleting.begin_deletion": lambda bench: (bench.copies(), "deletion"),
+    "keep.deleting.begin_rewriting": lambda bench: (bench.copies(), "deletion", bench.packed()[1], 1),
     "keep.deleting.move_stubs": lambda bench: (bench.copies(), "deletion", "b", ["t"]),
     "keep.deleting.end_archive": lambda bench: (bench.copies(), "deletion", "eve"),
     "keep.retention.put_policy": lambda bench: (request_policy("p", {"delete_after": timedelta(days=1)}),),

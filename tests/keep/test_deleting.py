@@ -163,7 +163,7 @@ def test_an_archive_that_is_gone_for_good_is_forgotten(state: PGState, folder: P
 
 
 @pytest.mark.parametrize(
-    "step", ["begin_archive", "store", "move_stubs", "begin_deletion", "delete_objects", "end_archive"]
+    "step", ["begin_rewriting", "store", "move_stubs", "begin_deletion", "delete_objects", "end_archive"]
 )
 def test_a_call_that_was_stopped_is_gone_on_with(
     step: str, state: PGState, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -237,6 +237,32 @@ def test_of_two_calls_on_one_archive_both_delete_their_thread(
     assert [one.thread_id for one in state.archive.list().items] == ["t-three"]
     state.archive.restore(["t-three"])
     assert states_of(graph, "t-three") == states
+
+
+def test_an_archive_that_is_written_again_has_nothing_that_was_deleted_meanwhile(
+    state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t-one", "t-two", "t-three"):
+        make_rich_thread(state, name)
+    state.archive.put(["t-one", "t-two", "t-three"], to=f"file://{folder}", idle_for=NOW)
+    begin = deleting.begin_rewriting
+
+    async def begin_late(*args: Any) -> None:
+        monkeypatch.setattr(deleting, "begin_rewriting", begin)
+        with PGState.open(dsn, schema=schema) as other:
+            other.archive.delete(["t-two"])
+        await begin(*args)
+
+    async def killed(*args: Any) -> None:
+        """Leave the archive as a process does that is killed."""
+
+    monkeypatch.setattr(deleting, "begin_rewriting", begin_late)
+    monkeypatch.setattr(deleting, "discard", killed)
+    with pytest.raises(ArchiveUnavailableError, match="by another call"):
+        state.archive.delete(["t-one"])
+    with psycopg.connect(dsn) as connection:
+        rows = connection.execute(f'SELECT thread_id FROM "{schema}".archived_threads ORDER BY 1'.encode()).fetchall()
+    assert rows == [("t-one",), ("t-three",)]
 
 
 async def test_a_cancelled_archive_leaves_no_object(

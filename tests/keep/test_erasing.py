@@ -16,7 +16,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from support import config_of, examples, put_arguments
+from support import GUARD_SECONDS, config_of, examples, put_arguments, wait_until
 from support.tenants import open_walled
 
 from langgraph_pgstate import AsyncPGState, Encryption, LocalMasterKey, PGState, PGStateSaver, Worker
@@ -30,7 +30,7 @@ from langgraph_pgstate.errors import (
     ThreadHeldError,
     ThreadInUseError,
 )
-from langgraph_pgstate.keep import erasing
+from langgraph_pgstate.keep import archiving, erasing
 from langgraph_pgstate.keep.packing import load_manifest, unpack
 from langgraph_pgstate.runs import Runs  # noqa: F401
 
@@ -684,6 +684,60 @@ def test_a_thread_of_another_that_is_archived_again_meanwhile_stays(
     assert (done.is_complete, b"garden" in packed(tmp_path)) == (True, False)
     state.archive.restore(["his"])
     assert "noted: a public park" in {one.get("note") for one in values(state, "his")}
+
+
+@pytest.mark.parametrize(
+    "what", [{"user_id": "evelyn"}, {"thread_id": "hers"}, {"thread_id": "hers", "message_id": "m1"}]
+)
+def test_what_is_erased_after_it_was_copied_is_in_no_archive(
+    state: PGState, dsn: str, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: dict[str, str]
+) -> None:
+    said(state, "hers", "my secret garden", "evelyn", id="m1")
+    state.threads.fork("hers", to="bobs", owner={"user_id": "bob", "metadata": {}})
+    said(state, "his", "a public park", "bob")
+    begin = archiving.begin_archive
+
+    async def late(*given: Any) -> None:
+        monkeypatch.setattr(archiving, "begin_archive", begin)
+        with PGState.open(dsn, schema=schema) as other:
+            assert other.privacy.erase(**what, key=KEY).receipt is not None
+        await begin(*given)
+
+    monkeypatch.setattr(archiving, "begin_archive", late)
+    report = state.archive.put(["hers", "bobs", "his"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    assert ({one.thread_id for one in report.left}, report.threads) == ({"hers", "bobs"}, 1)
+    assert b"park" in packed(tmp_path)
+    assert b"garden" not in packed(tmp_path)
+
+
+def test_an_erasure_waits_for_the_row_of_an_archive_that_is_made(
+    state: PGState, ask: Ask, dsn: str, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said(state, "hers", "my secret garden", "evelyn")
+    said(state, "his", "a public park", "bob")
+    add, store, done = archiving.add_archive, archiving.store, list[Any]()
+
+    def erase() -> None:
+        with PGState.open(dsn, schema=schema) as other:
+            done.append(other.privacy.erase(user_id="evelyn", key=KEY))
+
+    erasure = threading.Thread(target=erase)
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+
+    async def late(*given: Any) -> None:
+        erasure.start()
+        wait_until(lambda: ask(waiting) != [(0,)] or not erasure.is_alive(), "the erasure waits")
+        await add(*given)
+
+    async def store_late(*given: Any) -> None:
+        erasure.join(GUARD_SECONDS)
+        await store(*given)
+
+    monkeypatch.setattr(archiving, "add_archive", late)
+    monkeypatch.setattr(archiving, "store", store_late)
+    state.archive.put(["hers", "his"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    assert done[0].receipt is not None
+    assert b"garden" not in packed(tmp_path)
 
 
 def test_an_archived_thread_is_erased_by_its_id(state: PGState, ask: Ask, tmp_path: Path) -> None:
