@@ -193,7 +193,7 @@ class AsyncArchive:
             ThreadHeldError: If a hold protects a thread. Nothing was deleted.
             ArchiveError: If objects of an archive are missing, or an archive with other threads is damaged. Nothing of
                 it was deleted.
-            ArchiveUnavailableError: If an archive cannot be reached.
+            ArchiveUnavailableError: If an archive cannot be reached, or another process is making it, or may be.
             ConfigurationError: If an argument is invalid.
         """
         ids = thread_ids_of(several("thread_ids", thread_ids))

@@ -199,10 +199,14 @@ SELECT d.thread_id, d.deleted_at FROM /*schema*/tombstones d
 WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() ORDER BY d.thread_id;
 
 -- name: find_copies
--- Return the archives that have copies of given threads, or of threads that a user owned or acted in when they were
--- archived. Each row is one thread of such an archive, with its owner and other users at that time, and with its
--- present owner if its stub names the archive.
-SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id, c.users, t.user_id
+-- Return the archives that have copies of given threads, or copies that name a user as their owner or otherwise. Each
+-- row is one thread of such an archive, with its owner and other users at that time, and with its present owner if its
+-- stub names the archive. The last column is the time at which the archive was begun, if it is perhaps still being made:
+-- it is not complete, no call has claimed it, and its time is near.
+SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id, c.users, t.user_id, CASE
+    WHEN a.completed_at IS NULL AND a.deletion_id IS NULL
+        AND a.created_at BETWEEN now() - :near::interval AND now() + :near THEN a.created_at
+END
 FROM /*schema*/archives a JOIN /*schema*/archived_threads c ON c.archive_id = a.archive_id
 LEFT JOIN /*schema*/threads t ON t.thread_id = c.thread_id AND t.archive_id = c.archive_id
 WHERE a.archive_id IN (

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
 
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.protocol import Connection
@@ -26,6 +27,9 @@ from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.holds import holds_of
 from langgraph_pgstate.threads.rows import delete_thread
 
+# Time after which a process that has begun an archive, and has not finished it, is taken for dead.
+_UNFINISHED: Final = timedelta(minutes=15)
+
 
 class Copies(NamedTuple):
     """An archive with copies of threads to delete.
@@ -36,6 +40,7 @@ class Copies(NamedTuple):
         root: The digest of its manifest.
         thread_ids: The threads.
         others: Other threads in the archive, with their users at the time of the archiving.
+        begun_at: Time at which the archive was begun, if it is perhaps still being made.
     """
 
     archive_id: str
@@ -43,6 +48,19 @@ class Copies(NamedTuple):
     root: bytes
     thread_ids: list[str]
     others: dict[str, People]
+    begun_at: datetime | None = None
+
+    def check(self) -> None:
+        """Check that the archive is not being made.
+
+        Raises:
+            ArchiveUnavailableError: If it is perhaps being made. Its objects may be stored after they were deleted.
+        """
+        if self.begun_at is not None:
+            raise ArchiveUnavailableError(
+                f"{self.url}/{self.archive_id}{PACK}",
+                f"was begun at {self.begun_at} and is not finished: repeat this call when it is, or after 15 minutes",
+            )
 
 
 class Wanted(NamedTuple):
@@ -74,12 +92,12 @@ async def find_copies(db: Connection, queries: Queries, wanted: Wanted) -> list[
     """
     thread_ids, user_id, kept, restored = wanted
     ids, found = {*thread_ids}, dict[str, Copies]()
-    given = {"thread_ids": [*thread_ids], "user_id": user_id}
+    given = {"thread_ids": [*thread_ids], "user_id": user_id, "near": _UNFINISHED}
     async with db.transaction():
         await db.fetch(queries.lock_action, {"key": copies_key(queries)})
         rows = await db.fetch(queries.find_copies, given)
-    for archive_id, url, root, thread_id, owner, users, owner_now in rows:
-        copies = found.setdefault(archive_id, Copies(archive_id, url, root, [], {}))
+    for archive_id, url, root, thread_id, owner, users, owner_now, begun_at in rows:
+        copies = found.setdefault(archive_id, Copies(archive_id, url, root, [], {}, begun_at))
         is_of_user = user_id is not None and user_id in (owner, *(users or ()))
         if thread_id in kept or not (is_of_user or thread_id in ids):
             copies.others[thread_id] = People(owner, tuple(users or ()))
@@ -127,10 +145,11 @@ async def delete_copies(
         missing_ok: Whether copies in an archive whose objects are missing count as deleted.
 
     Raises:
-        ArchiveError: If an object of the archive is missing; with `missing_ok`, only if the other object exists and the
-            archive has other threads. Also if the archive is damaged and has other threads. Nothing was deleted.
-        ArchiveUnavailableError: If it cannot be reached, or another call has claimed it.
+        ArchiveError: If objects of the archive are missing, or it is damaged and has other threads. Nothing was
+            deleted. With `missing_ok`, if one of its two objects is missing, and it has other threads.
+        ArchiveUnavailableError: If it cannot be reached, is being made, or another call has claimed it.
     """
+    copies.check()
     objects = open_objects(copies.url)
     deletion_id = new_entry_id()
     is_complete = await runner.run(claim_archive, queries, copies.archive_id, deletion_id)

@@ -464,13 +464,15 @@ class _Work:
 
     async def _copies(self, copies: Copies) -> None:
         """Delete copies in one archive. If that fails, the report names their threads as kept."""
-        if not self.report.dry_run:
-            try:
+        try:
+            if self.report.dry_run:
+                copies.check()
+            else:
                 await delete_copies(self._runner, self._queries, copies, self._tenant, None)
-            except PGStateError as error:
-                for id in copies.thread_ids:
-                    self._keep(id, _why(copies.url, error))
-                return
+        except PGStateError as error:
+            for id in copies.thread_ids:
+                self._keep(id, _why(copies.url, error))
+            return
         await self._part(None, _count, Counter({"archived copies": len(copies.thread_ids)}))
 
     async def _acts(self, user_id: str) -> None:

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import zstandard
 from support import GUARD_SECONDS
-from support.keep import answer, config_of, make_rich_thread, rows_of, states_of
+from support.keep import age_archives, answer, config_of, make_rich_thread, rows_of, states_of
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ThreadHeldError
@@ -202,6 +202,9 @@ def test_an_archive_that_is_deleted_before_its_threads_are_keeps_them(
         await store(*args)
         monkeypatch.setattr(archiving, "store", store)
         with PGState.open(dsn, schema=schema) as other:
+            with pytest.raises(ArchiveUnavailableError, match="is not finished: repeat"):
+                other.archive.delete([deleted])
+            age_archives(dsn, schema)
             other.archive.delete([deleted])
 
     monkeypatch.setattr(archiving, "store", store_and_delete)
@@ -224,6 +227,7 @@ def test_of_two_calls_on_one_archive_both_delete_their_thread(
 
     async def store_late(*args: Any) -> None:
         monkeypatch.setattr(deleting, "store", store)
+        age_archives(dsn, schema)
         with PGState.open(dsn, schema=schema) as other:
             other.archive.delete(["t-two"])
         await store(*args)
@@ -283,6 +287,7 @@ async def test_a_cancelled_archive_leaves_no_object(
         task = asyncio.create_task(mine.archive.put(["t-one"], to=f"file://{folder}", idle_for=NOW))
         assert await asyncio.to_thread(began.wait, GUARD_SECONDS)
         task.cancel()
+        age_archives(dsn, schema)
         await asyncio.to_thread(state.archive.delete, ["t-one"])
         task.cancel()
         ends.set()

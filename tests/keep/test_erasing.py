@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from support import GUARD_SECONDS, config_of, examples, put_arguments, wait_until
+from support import FORK, GUARD_SECONDS, config_of, examples, put_arguments, wait_until
 from support.tenants import open_walled
 
 from langgraph_pgstate import AsyncPGState, Encryption, LocalMasterKey, PGState, PGStateSaver, Worker
@@ -30,7 +32,7 @@ from langgraph_pgstate.errors import (
     ThreadHeldError,
     ThreadInUseError,
 )
-from langgraph_pgstate.keep import archiving, erasing
+from langgraph_pgstate.keep import archiving, erasing, objects
 from langgraph_pgstate.keep.packing import load_manifest, unpack
 from langgraph_pgstate.runs import Runs  # noqa: F401
 
@@ -736,8 +738,48 @@ def test_an_erasure_waits_for_the_row_of_an_archive_that_is_made(
     monkeypatch.setattr(archiving, "add_archive", late)
     monkeypatch.setattr(archiving, "store", store_late)
     state.archive.put(["hers", "his"], to=tmp_path.as_uri(), idle_for=timedelta(0))
-    assert done[0].receipt is not None
+    assert [(one.thread_id, "is not finished" in one.why) for one in done[0].kept] == [("hers", True)]
+    assert state.privacy.erase(user_id="evelyn", key=KEY).receipt is not None
     assert b"garden" not in packed(tmp_path)
+
+
+def archive_and_die(dsn: str, schema: str, url: str, began: Any, ends: Any) -> None:
+    put = objects._Folder.put
+
+    def put_late(self: Any, name: str, data: bytes) -> None:
+        began.set()
+        ends.wait(GUARD_SECONDS)
+        put(self, name, data)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    objects._Folder.put = put_late  # type: ignore[method-assign]
+    with PGState.open(dsn, schema=schema, pool=False, recover_journal=False) as state:
+        state.archive.put(["hers"], to=url, idle_for=timedelta(0))
+
+
+def test_an_archive_of_a_process_that_may_still_store_it_is_kept(
+    state: PGState, ask: Ask, dsn: str, schema: str, tmp_path: Path
+) -> None:
+    said(state, "hers", "my secret garden", "evelyn")
+    began, ends = FORK.Event(), FORK.Event()
+    process = FORK.Process(target=archive_and_die, args=(dsn, schema, tmp_path.as_uri(), began, ends))
+    process.start()
+    assert began.wait(GUARD_SECONDS)
+    kept = [state.privacy.erase(user_id="evelyn", key=KEY, dry_run=dry_run).kept for dry_run in (True, False)]
+    ends.set()
+    process.join(GUARD_SECONDS)
+    assert process.exitcode == -signal.SIGKILL
+    assert len([*tmp_path.glob("*.pack")]) == 1
+    kept.append(state.privacy.erase(user_id="evelyn", key=KEY).kept)
+    assert [[(one.thread_id, "is not finished: repeat" in one.why) for one in some] for some in kept] == [
+        [("hers", True)]
+    ] * 3
+    # The clock of the server was set back by an hour, or an hour has passed.
+    for sign in "+-":
+        ask(f"UPDATE {{}}.archives SET created_at = now() {sign} interval '1 hour'")
+        assert state.privacy.erase(user_id="evelyn", dry_run=True).is_complete
+    assert state.privacy.erase(user_id="evelyn", key=KEY).receipt is not None
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_an_archived_thread_is_erased_by_its_id(state: PGState, ask: Ask, tmp_path: Path) -> None:

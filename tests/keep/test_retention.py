@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from support import wait_until
-from support.keep import agent, config_of, make_rich_thread, rows_of, states_of
+from support.keep import age_archives, agent, config_of, make_rich_thread, rows_of, states_of
 from support.tenants import open_walled
 
 from langgraph_pgstate import PGState, Worker
@@ -411,6 +411,7 @@ def test_a_thread_is_deleted_with_its_copies(
             state.archive.put(["gone", "held", "other"], to=f"file://{folder}", idle_for=timedelta(0))
     if is_restored:
         state.archive.restore(["gone", "held", "other"])
+    age_archives(dsn, schema)
     state.threads.hold("held", "case", by="eve")
     names = ("gone", "held", "plain")
     age(dsn, schema, 40, *names)
