@@ -312,6 +312,8 @@ class AsyncRetention:
     ) -> tuple[PolicyReport, ...]:
         """Apply all policies, or one, as `maintain` does. Safe to repeat, to stop, and to run concurrently.
 
+        With all policies, also delete archives that were begun a day ago and not finished, because a process was killed.
+
         Threads that are in use, or protected by a hold, are not changed. The report names the held threads.
 
         Args:

@@ -215,6 +215,24 @@ WHERE a.archive_id IN (
 )
 ORDER BY a.archive_id, c.thread_id;
 
+-- name: list_unfinished
+-- Return a page of archives, after a cursor, that were begun more than a time ago, are not complete, and that no stub
+-- names.
+SELECT a.archive_id, a.url, a.root FROM /*schema*/archives a
+WHERE a.completed_at IS NULL AND a.created_at NOT BETWEEN now() - :near::interval AND now() + :near
+    AND a.archive_id > :cursor_id::text AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/archived_threads c JOIN /*schema*/threads t ON t.thread_id = c.thread_id
+        WHERE c.archive_id = a.archive_id AND t.archive_id = a.archive_id
+    )
+ORDER BY a.archive_id
+LIMIT :page_size;
+
+-- name: claim_unfinished
+-- Claim an archive that is not complete, as `claim_archive` does. No row: it was completed or deleted meanwhile.
+UPDATE /*schema*/archives SET deletion_id = :deletion_id::text
+WHERE archive_id = :archive_id::text AND completed_at IS NULL
+RETURNING archive_id;
+
 -- name: move_stubs
 -- Change the stubs of threads in one archive to name another archive that has them, too.
 UPDATE /*schema*/threads SET archive_id = :new_archive_id::text

@@ -9,7 +9,8 @@ whose objects are missing does not count as deleted, because a folder may not be
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Collection, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -17,7 +18,13 @@ from typing import Final, NamedTuple
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
-from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ThreadArchivedError, ThreadHeldError
+from langgraph_pgstate.errors import (
+    ArchiveError,
+    ArchiveUnavailableError,
+    ConfigurationError,
+    ThreadArchivedError,
+    ThreadHeldError,
+)
 from langgraph_pgstate.keep.archiving import add_archive, copies_key, delete_objects, discard, store
 from langgraph_pgstate.keep.objects import Objects, open_objects
 from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, People, check_pack
@@ -29,6 +36,10 @@ from langgraph_pgstate.threads.rows import delete_thread
 
 # Time after which a process that has begun an archive, and has not finished it, is taken for dead.
 _UNFINISHED: Final = timedelta(minutes=15)
+# The same time for sweeps, which nobody waits for. A process that is slow must be able to finish its archive.
+_LEFT: Final = timedelta(days=1)
+_PAGE: Final = 50
+_log = logging.getLogger("langgraph_pgstate.keep")
 
 
 class Copies(NamedTuple):
@@ -284,7 +295,7 @@ async def move_stubs(
     """Change stubs of one archive to name another. One transaction; safe to repeat.
 
     Raises:
-        ArchiveUnavailableError: If another call has claimed the archive. No stub names the new one.
+        ArchiveUnavailableError: If another call has claimed one of the archives. No stub names the new one.
     """
     archive_id = copies.archive_id
     async with db.transaction():
@@ -292,6 +303,9 @@ async def move_stubs(
         if new_archive_id in {row[0] for row in await db.fetch(queries.find_archives, {"thread_ids": [*thread_ids]})}:
             return
         await _lock_claimed(db, queries, copies, deletion_id)
+        # A sweep may have taken this process for dead.
+        if not await db.fetch(queries.lock_archive, {"archive_id": new_archive_id, "deletion_id": None}):
+            raise _claimed(copies)
         moved = {"archive_id": archive_id, "new_archive_id": new_archive_id, "thread_ids": [*thread_ids]}
         await db.execute(queries.move_stubs, moved)
         await db.execute(queries.complete_archive, {"archive_id": new_archive_id})
@@ -328,3 +342,43 @@ async def end_archive(
         await db.execute(queries.delete_archived_threads, {**key, "thread_ids": None} if is_whole else key)
         await db.execute(queries.delete_archive, {"archive_id": archive_id})
     return deleted
+
+
+async def sweep_unfinished(runner: Runner, queries: Queries, goes_on: Callable[[], bool]) -> None:
+    """Delete what dead processes have left of archives that they did not finish. Safe to repeat, and to stop.
+
+    What cannot be deleted is logged, and the next call tries again.
+
+    Args:
+        runner: Runs operations.
+        queries: The queries of the schema.
+        goes_on: Returns whether there is time for another archive.
+    """
+    cursor, failed = "", set[str]()
+    while page := await runner.run(list_unfinished, queries, cursor):
+        for copies in page:
+            if copies.url in failed:
+                continue
+            if not goes_on():
+                return
+            try:
+                objects, deletion_id = open_objects(copies.url), new_entry_id()
+                if await runner.run(claim_unfinished, queries, copies.archive_id, deletion_id):
+                    await delete_objects(runner, objects, copies.archive_id)
+                    await runner.run(end_archive, queries, copies, deletion_id, None, is_whole=True)
+            except (ArchiveError, ConfigurationError) as error:
+                _log.error("an archive that was never finished cannot be deleted: %s", error)
+                failed.add(copies.url)
+        cursor = page[-1].archive_id
+
+
+async def list_unfinished(db: Connection, queries: Queries, cursor: str) -> list[Copies]:
+    """Return the next archives that nobody will finish and no stub names, without their threads. One round trip."""
+    rows = await db.fetch(queries.list_unfinished, {"near": _LEFT, "cursor_id": cursor, "page_size": _PAGE})
+    return [Copies(*row, thread_ids=[], others={}) for row in rows]
+
+
+async def claim_unfinished(db: Connection, queries: Queries, archive_id: str, deletion_id: str) -> bool:
+    """Claim an archive that is not complete, and return whether it still is not. One statement; safe to repeat."""
+    key = {"archive_id": archive_id, "deletion_id": deletion_id}
+    return bool(await db.fetch(queries.claim_unfinished, key))

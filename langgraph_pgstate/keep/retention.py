@@ -450,7 +450,12 @@ async def apply_policies(
     goes_on: Callable[[], bool] = lambda: True,
     pause: timedelta = timedelta(0),
 ) -> list[PolicyReport]:
-    """Apply all policies, or some, one after the other. Return a report for each."""
+    """Apply all policies, or some, one after the other. Return a report for each.
+
+    With all policies, also delete what dead processes have left of archives.
+    """
+    if names is None and not dry_run:
+        await deleting.sweep_unfinished(runner, queries, goes_on)
     found = [one for one in await runner.run(list_policies, queries) if names is None or one.name in names]
     return [
         await apply_policy(runner, queries, one, tenant=runner.tenant, dry_run=dry_run, goes_on=goes_on, pause=pause)

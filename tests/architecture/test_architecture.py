@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -399,6 +400,11 @@ class Bench:
         run_blocking(deleting.claim_archive(self.db, self.queries, manifest.archive_id, "deletion"))
         return deleting.Copies(manifest.archive_id, "memory://a", manifest.root, ["t"], {"t": People()})
 
+    def rewriting(self) -> Any:
+        given: Any = ("memory://a", replace(self.packed()[1], archive_id="b"), 1, {"t": People()})
+        run_blocking(archiving.add_archive(self.db, self.queries, *given))
+        return self.copies(), "deletion", "b", ["t"]
+
     def policy(self) -> Any:
         fields: Any = {"content_after": timedelta(days=1), "prune_after": timedelta(days=1)}
         run_blocking(put_policy(self.db, self.queries, request_policy("p", fields)))
@@ -767,7 +773,9 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.deleting.claim_archive": lambda bench: ("a", "deletion"),
     "keep.deleting.begin_deletion": lambda bench: (bench.copies(), "deletion"),
     "keep.deleting.begin_rewriting": lambda bench: (bench.copies(), "deletion", bench.packed()[1], 1),
-    "keep.deleting.move_stubs": lambda bench: (bench.copies(), "deletion", "b", ["t"]),
+    "keep.deleting.move_stubs": lambda bench: bench.rewriting(),
+    "keep.deleting.list_unfinished": lambda bench: ("",),
+    "keep.deleting.claim_unfinished": lambda bench: ("a", "deletion"),
     "keep.deleting.end_archive": lambda bench: (bench.copies(), "deletion", "eve"),
     "keep.retention.put_policy": lambda bench: (request_policy("p", {"delete_after": timedelta(days=1)}),),
     "keep.retention.list_policies": lambda bench: (),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,8 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 import zstandard
-from support import GUARD_SECONDS
-from support.keep import age_archives, answer, config_of, make_rich_thread, rows_of, states_of
+from support import FORK, GUARD_SECONDS
+from support.keep import age_archives, answer, archive_and_die, config_of, make_rich_thread, rows_of, states_of
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ThreadHeldError
@@ -204,7 +205,7 @@ def test_an_archive_that_is_deleted_before_its_threads_are_keeps_them(
         with PGState.open(dsn, schema=schema) as other:
             with pytest.raises(ArchiveUnavailableError, match="is not finished: repeat"):
                 other.archive.delete([deleted])
-            age_archives(dsn, schema)
+            age_archives(dsn, schema, by=timedelta(hours=1))
             other.archive.delete([deleted])
 
     monkeypatch.setattr(archiving, "store", store_and_delete)
@@ -227,7 +228,7 @@ def test_of_two_calls_on_one_archive_both_delete_their_thread(
 
     async def store_late(*args: Any) -> None:
         monkeypatch.setattr(deleting, "store", store)
-        age_archives(dsn, schema)
+        age_archives(dsn, schema, by=timedelta(hours=1))
         with PGState.open(dsn, schema=schema) as other:
             other.archive.delete(["t-two"])
         await store(*args)
@@ -287,7 +288,7 @@ async def test_a_cancelled_archive_leaves_no_object(
         task = asyncio.create_task(mine.archive.put(["t-one"], to=f"file://{folder}", idle_for=NOW))
         assert await asyncio.to_thread(began.wait, GUARD_SECONDS)
         task.cancel()
-        age_archives(dsn, schema)
+        age_archives(dsn, schema, by=timedelta(hours=1))
         await asyncio.to_thread(state.archive.delete, ["t-one"])
         task.cancel()
         ends.set()
@@ -295,6 +296,118 @@ async def test_a_cancelled_archive_leaves_no_object(
             await task
         assert not [*folder.iterdir()]
         assert rows_of(dsn, schema, "t-one") == before
+
+
+def test_what_a_killed_process_left_of_an_archive_is_swept(
+    state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t-one", "t-two", "t-three"):
+        make_rich_thread(state, name)
+    before = rows_of(dsn, schema, "t-one")
+    state.archive.put(["t-two"], to=f"file://{folder}", idle_for=NOW)
+    state.archive.put(["t-three"], to=f"file://{folder}", idle_for=NOW)
+
+    async def stop(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deleting, "delete_objects", stop)
+        with pytest.raises(KeyboardInterrupt):
+            state.archive.delete(["t-three"])
+    began, ends = FORK.Event(), FORK.Event()
+    process = FORK.Process(target=archive_and_die, args=(dsn, schema, f"file://{folder}", "t-one", began, ends))
+    process.start()
+    ends.set()
+    process.join(GUARD_SECONDS)
+    assert process.exitcode == -signal.SIGKILL
+    everything = {"t-one", "t-two", "t-three"}
+    state.retention.apply()
+    assert threads_in(folder) == everything
+    age_archives(dsn, schema, by=timedelta(days=2))
+    state.retention.apply(dry_run=True)
+    assert threads_in(folder) == everything
+    # The folder is not mounted.
+    away = folder.rename(folder.parent / "away")
+    folder.write_text("no folder")
+    state.retention.apply()
+    folder.unlink()
+    away.rename(folder)
+    assert threads_in(folder) == everything
+    state.retention.apply()
+    # A deletion that was begun goes on when it is called again.
+    assert threads_in(folder) == {"t-two", "t-three"}
+    with psycopg.connect(dsn) as connection:
+        rows = connection.execute(f'SELECT thread_id FROM "{schema}".archived_threads ORDER BY 1'.encode()).fetchall()
+    assert rows == [("t-three",), ("t-two",)]
+    assert rows_of(dsn, schema, "t-one") == before
+    assert state.archive.delete(["t-three"]).threads == 1
+    assert state.archive.restore(["t-two"]).threads == 1
+
+
+@pytest.mark.parametrize("step", ["store", "delete_archived", "move_stubs"])
+def test_a_slow_process_and_a_sweep_lose_no_thread(
+    step: str, state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t-one", "t-two"):
+        make_rich_thread(state, name)
+    if step == "move_stubs":
+        state.archive.put(["t-one", "t-two"], to=f"file://{folder}", idle_for=NOW)
+    module = deleting if step == "move_stubs" else archiving
+    waits = getattr(module, step)
+
+    async def late(*args: Any) -> Any:
+        monkeypatch.setattr(module, step, waits)
+        age_archives(dsn, schema, by=timedelta(days=2))
+        with PGState.open(dsn, schema=schema) as other:
+            other.retention.apply()
+        return await waits(*args)
+
+    monkeypatch.setattr(module, step, late)
+    if step == "move_stubs":
+        with pytest.raises(ArchiveUnavailableError, match="repeat this call"):
+            state.archive.delete(["t-one"])
+    else:
+        state.archive.put(["t-one", "t-two"], to=f"file://{folder}", idle_for=NOW)
+    age_archives(dsn, schema, by=timedelta(days=2))
+    state.retention.apply()
+    found = [state.threads.get(name) for name in ("t-one", "t-two")]
+    away = [one.thread_id for one in found if one is not None and one.archived_at is not None]
+    assert len([*folder.glob("*.pack")]) == bool(away)
+    assert (len(found), state.archive.restore(away).threads) == (2, len(away))
+
+
+def test_an_archive_that_is_finished_before_a_sweep_claims_it_stays(
+    state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rich_thread(state, "t-one")
+    before, store, claim = rows_of(dsn, schema, "t-one"), archiving.store, deleting.claim_unfinished
+    began, ends = threading.Event(), threading.Event()
+
+    async def store_late(*args: Any) -> None:
+        await store(*args)
+        began.set()
+        assert ends.wait(GUARD_SECONDS)
+
+    def put() -> None:
+        with PGState.open(dsn, schema=schema) as other:
+            other.archive.put(["t-one"], to=f"file://{folder}", idle_for=NOW)
+
+    making = threading.Thread(target=put)
+
+    async def claim_late(*args: Any) -> bool:
+        ends.set()
+        making.join(GUARD_SECONDS)
+        return await claim(*args)
+
+    monkeypatch.setattr(archiving, "store", store_late)
+    monkeypatch.setattr(deleting, "claim_unfinished", claim_late)
+    making.start()
+    assert began.wait(GUARD_SECONDS)
+    age_archives(dsn, schema, by=timedelta(days=2))
+    state.retention.apply()
+    assert not making.is_alive()
+    assert state.archive.restore(["t-one"]).threads == 1
+    assert rows_of(dsn, schema, "t-one") == before
 
 
 def test_what_a_killed_process_left_of_an_object_is_deleted_with_it(folder: Path) -> None:

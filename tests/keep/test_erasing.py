@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 import threading
@@ -19,6 +18,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from support import FORK, GUARD_SECONDS, config_of, examples, put_arguments, wait_until
+from support.keep import archive_and_die
 from support.tenants import open_walled
 
 from langgraph_pgstate import AsyncPGState, Encryption, LocalMasterKey, PGState, PGStateSaver, Worker
@@ -32,7 +32,7 @@ from langgraph_pgstate.errors import (
     ThreadHeldError,
     ThreadInUseError,
 )
-from langgraph_pgstate.keep import archiving, erasing, objects
+from langgraph_pgstate.keep import archiving, erasing
 from langgraph_pgstate.keep.packing import load_manifest, unpack
 from langgraph_pgstate.runs import Runs  # noqa: F401
 
@@ -743,26 +743,12 @@ def test_an_erasure_waits_for_the_row_of_an_archive_that_is_made(
     assert b"garden" not in packed(tmp_path)
 
 
-def archive_and_die(dsn: str, schema: str, url: str, began: Any, ends: Any) -> None:
-    put = objects._Folder.put
-
-    def put_late(self: Any, name: str, data: bytes) -> None:
-        began.set()
-        ends.wait(GUARD_SECONDS)
-        put(self, name, data)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    objects._Folder.put = put_late  # type: ignore[method-assign]
-    with PGState.open(dsn, schema=schema, pool=False, recover_journal=False) as state:
-        state.archive.put(["hers"], to=url, idle_for=timedelta(0))
-
-
 def test_an_archive_of_a_process_that_may_still_store_it_is_kept(
     state: PGState, ask: Ask, dsn: str, schema: str, tmp_path: Path
 ) -> None:
     said(state, "hers", "my secret garden", "evelyn")
     began, ends = FORK.Event(), FORK.Event()
-    process = FORK.Process(target=archive_and_die, args=(dsn, schema, tmp_path.as_uri(), began, ends))
+    process = FORK.Process(target=archive_and_die, args=(dsn, schema, tmp_path.as_uri(), "hers", began, ends))
     process.start()
     assert began.wait(GUARD_SECONDS)
     kept = [state.privacy.erase(user_id="evelyn", key=KEY, dry_run=dry_run).kept for dry_run in (True, False)]

@@ -411,7 +411,7 @@ def test_a_thread_is_deleted_with_its_copies(
             state.archive.put(["gone", "held", "other"], to=f"file://{folder}", idle_for=timedelta(0))
     if is_restored:
         state.archive.restore(["gone", "held", "other"])
-    age_archives(dsn, schema)
+    age_archives(dsn, schema, by=timedelta(hours=1))
     state.threads.hold("held", "case", by="eve")
     names = ("gone", "held", "plain")
     age(dsn, schema, 40, *names)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -13,7 +16,9 @@ from langgraph.types import Command, interrupt
 from psycopg import sql
 
 from langgraph_pgstate import PGState
+from langgraph_pgstate.keep import objects
 from langgraph_pgstate.keep.tables import NOT_ARCHIVED
+from support import GUARD_SECONDS
 
 bookings: list[str] = []
 
@@ -91,8 +96,23 @@ def answer(graph: Any, thread_id: str) -> Any:
     return graph.invoke(Command(resume="Yes."), waiting.config)
 
 
-def age_archives(dsn: str, schema: str) -> None:
-    """Let archives seem to have been begun long ago, so that one that is not finished counts as left by the dead."""
+def age_archives(dsn: str, schema: str, by: timedelta) -> None:
+    """Let archives seem to have been begun earlier."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        query = sql.SQL("UPDATE {} SET created_at = created_at - interval '1 hour'")
-        connection.execute(query.format(sql.Identifier(schema, "archives")))
+        query = sql.SQL("UPDATE {} SET created_at = created_at - %s")
+        connection.execute(query.format(sql.Identifier(schema, "archives")), [by])
+
+
+def archive_and_die(dsn: str, schema: str, url: str, thread_id: str, began: Any, ends: Any) -> None:
+    """Archive a thread in a process of its own, wait, store the pack, and be killed."""
+    put = objects._Folder.put
+
+    def put_late(self: Any, name: str, data: bytes) -> None:
+        began.set()
+        ends.wait(GUARD_SECONDS)
+        put(self, name, data)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    objects._Folder.put = put_late  # type: ignore[method-assign]
+    with PGState.open(dsn, schema=schema, pool=False, recover_journal=False) as state:
+        state.archive.put([thread_id], to=url, idle_for=timedelta(0))
