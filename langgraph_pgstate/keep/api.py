@@ -312,7 +312,7 @@ class AsyncRetention:
     ) -> tuple[PolicyReport, ...]:
         """Apply all policies, or one, as `maintain` does. Safe to repeat, to stop, and to run concurrently.
 
-        With all policies, also delete archives that were begun a day ago and not finished, because a process was killed.
+        With all policies, also delete archives that were begun a day ago and never finished.
 
         Threads that are in use, or protected by a hold, are not changed. The report names the held threads.
 

@@ -141,9 +141,11 @@ WHERE archive_id = :archive_id::text AND deletion_id = :deletion_id::text;
 
 -- name: add_archived_threads
 -- Store the threads of which an archive has copies.
-INSERT INTO /*schema*/archived_threads (thread_id, archive_id, user_id, users)
-SELECT u.thread_id, :archive_id::text, nullif(u.user_id, ''), nullif(u.users, '{}')::text[]
-FROM unnest(:thread_ids::text[], :user_ids::text[], :users::text[]) AS u (thread_id, user_id, users)
+INSERT INTO /*schema*/archived_threads (thread_id, archive_id, user_id, users, origin_thread_ids)
+SELECT u.thread_id, :archive_id::text, nullif(u.user_id, ''), nullif(u.users, '{}')::text[],
+    nullif(u.origins, '')::text[]
+FROM unnest(:thread_ids::text[], :user_ids::text[], :users::text[], :origins::text[])
+    AS u (thread_id, user_id, users, origins)
 ON CONFLICT (thread_id, archive_id) DO NOTHING;
 
 -- name: mark_archived
@@ -199,19 +201,22 @@ SELECT d.thread_id, d.deleted_at FROM /*schema*/tombstones d
 WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() ORDER BY d.thread_id;
 
 -- name: find_copies
--- Return the archives that have copies of given threads, or copies that name a user as their owner or otherwise. Each
--- row is one thread of such an archive, with its owner and other users at that time, and with its present owner if its
--- stub names the archive. The last column is the time at which the archive was begun, if it is perhaps still being made:
--- it is not complete, no call has claimed it, and its time is near.
-SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id, c.users, t.user_id, CASE
-    WHEN a.completed_at IS NULL AND a.deletion_id IS NULL
-        AND a.created_at BETWEEN now() - :near::interval AND now() + :near THEN a.created_at
-END
+-- Return the archives that have copies of given threads, copies that name a user as their owner or otherwise, or copies
+-- of threads that had inherited from given sources. Each row is one thread of such an archive, with its owner, other
+-- users and origins at that time, whether it had inherited from a source, whether its stub names the archive, and its
+-- present owner if so. The last column is the time at which the archive was begun, if it is perhaps still being made: it
+-- is not complete, no call has claimed it, and its time is near.
+SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id, c.users, c.origin_thread_ids::text,
+    coalesce(c.origin_thread_ids && :source_ids::text[], false), t.thread_id IS NOT NULL, t.user_id, CASE
+        WHEN a.completed_at IS NULL AND a.deletion_id IS NULL
+            AND a.created_at BETWEEN now() - :near::interval AND now() + :near THEN a.created_at
+    END
 FROM /*schema*/archives a JOIN /*schema*/archived_threads c ON c.archive_id = a.archive_id
 LEFT JOIN /*schema*/threads t ON t.thread_id = c.thread_id AND t.archive_id = c.archive_id
 WHERE a.archive_id IN (
     SELECT g.archive_id FROM /*schema*/archived_threads g
     WHERE g.thread_id = ANY(:thread_ids::text[]) OR g.user_id = :user_id::text OR g.users @> ARRAY[:user_id]
+        OR g.origin_thread_ids && :source_ids
 )
 ORDER BY a.archive_id, c.thread_id;
 

@@ -174,9 +174,14 @@ async def add_archive(
         "key_ids": [*manifest.key_ids],
     }
     found = [people[thread_id] for thread_id in manifest.frames]
-    users = {"user_ids": [one.user_id or "" for one in found], "users": [literal(one.users) for one in found]}
+    threads = {
+        "thread_ids": [*manifest.frames],
+        "user_ids": [one.user_id or "" for one in found],
+        "users": [literal(one.users) for one in found],
+        "origins": [one.origins for one in found],
+    }
     await db.execute(queries.begin_archive, {**key, **archive})
-    await db.execute(queries.add_archived_threads, {**key, "thread_ids": [*manifest.frames], **users})
+    await db.execute(queries.add_archived_threads, {**key, **threads})
 
 
 async def delete_archived(

@@ -50,7 +50,7 @@ class Copies(NamedTuple):
         url: URL of its objects.
         root: The digest of its manifest.
         thread_ids: The threads.
-        others: Other threads in the archive, with their users at the time of the archiving.
+        others: Other threads in the archive, with their users and origins at the time of the archiving.
         begun_at: Time at which the archive was begun, if it is perhaps still being made.
     """
 
@@ -81,12 +81,18 @@ class Wanted(NamedTuple):
         thread_ids: Threads of which all copies are to be deleted.
         user_id: User of whom copies are to be deleted: copies of threads that the user owned, or acted in, when they
             were archived.
+        redacted: Threads in the database that were redacted. Copies of them are to be deleted, but not a copy that a
+            stub names: it was made after the redaction, and is the only one.
+        source_ids: Threads from which others were forked or copied. Copies of these are to be deleted as those of
+            redacted threads, also if the fork or copy itself was deleted from the database.
         kept: Threads of which no copies are to be deleted.
         restored: Archived threads of which a dry run assumes that they were restored.
     """
 
     thread_ids: Collection[str]
     user_id: str | None = None
+    redacted: Collection[str] = ()
+    source_ids: Collection[str] = ()
     kept: Collection[str] = ()
     restored: Collection[str] = ()
 
@@ -101,18 +107,25 @@ async def find_copies(db: Connection, queries: Queries, wanted: Wanted) -> list[
         ThreadArchivedError: If a copy is to be deleted because of a user, but the archived thread has no other place,
             and belongs to another user now.
     """
-    thread_ids, user_id, kept, restored = wanted
+    thread_ids, user_id, redacted, source_ids, kept, restored = wanted
     ids, found = {*thread_ids}, dict[str, Copies]()
-    given = {"thread_ids": [*thread_ids], "user_id": user_id, "near": _UNFINISHED}
+    given = {
+        "thread_ids": [*thread_ids, *redacted],
+        "user_id": user_id,
+        "source_ids": [*source_ids],
+        "near": _UNFINISHED,
+    }
     async with db.transaction():
         await db.fetch(queries.lock_action, {"key": copies_key(queries)})
         rows = await db.fetch(queries.find_copies, given)
-    for archive_id, url, root, thread_id, owner, users, owner_now, begun_at in rows:
+    for archive_id, url, root, thread_id, owner, users, origins, is_heir, is_stub, owner_now, begun_at in rows:
         copies = found.setdefault(archive_id, Copies(archive_id, url, root, [], {}, begun_at))
+        is_away = is_stub and thread_id not in restored
         is_of_user = user_id is not None and user_id in (owner, *(users or ()))
-        if thread_id in kept or not (is_of_user or thread_id in ids):
-            copies.others[thread_id] = People(owner, tuple(users or ()))
-        elif user_id is not None and owner_now not in (None, user_id) and thread_id not in restored:
+        is_redacted = not is_away and (is_heir or thread_id in redacted)
+        if thread_id in kept or not (is_of_user or is_redacted or thread_id in ids):
+            copies.others[thread_id] = People(owner, tuple(users or ()), origins or "")
+        elif user_id is not None and is_away and owner_now not in (None, user_id):
             raise ThreadArchivedError(thread_id, archive_id)
         else:
             copies.thread_ids.append(thread_id)

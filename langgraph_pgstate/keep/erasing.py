@@ -271,6 +271,8 @@ class _Work:
         self._counts: Counts = Counter()
         self._done: set[str] = set()
         self._away: set[str] = set()
+        # Copies that a dry run has counted: archive and thread.
+        self._counted: set[tuple[str, str]] = set()
         self._tenant = tenant
 
     async def begin(self) -> None:
@@ -301,7 +303,7 @@ class _Work:
             await self._part(id, _clear_user, self._codec, id, user_id)
         await self._acts(user_id)
         await self._part(None, _erase_rows, user_id)
-        await self._archives(self._done, user_id)
+        await self._archives(thread_ids=self._done, user_id=user_id, source_ids=self._done)
         if self.report.is_complete:
             await self._rescue(user_id)
         if self.report.is_complete:
@@ -340,7 +342,7 @@ class _Work:
             await self._runner.run(_check_held, self._queries, thread_id)
             await self.begin()
             await self.tree(thread_id)
-            await self._archives(self._done, None)
+            await self._archives(thread_ids=self._done, source_ids=self._done)
         else:
             await self._message(thread_id, request.id)
 
@@ -372,11 +374,22 @@ class _Work:
         for id in members:
             is_new = id not in self._done
             self._done.add(id)
+            if is_new and id == thread_id and (fork := await self._forks(id, members)) is not None:
+                needed[id] = fork
             if id in needed:
                 self._keep(id, _needed_by(needed[id]))
             elif is_new and not await self._is_away(id):
                 await self._relatives(id, members)
                 await self._part(id, _erase_thread, id)
+
+    async def _forks(self, thread_id: str, members: Collection[str]) -> str | None:
+        """Delete copies in archives of a thread's forks and copies, also of those that were deleted before.
+
+        Return a fork of which a copy is kept. `members` are forks that were erased, and may include the thread itself.
+        """
+        known = {one.thread_id for one in self.report.kept}
+        await self._archives(redacted=[id for id in members if id != thread_id], source_ids=[thread_id])
+        return next((one.thread_id for one in self.report.kept if one.thread_id not in known), None)
 
     async def _relatives(self, thread_id: str, members: Sequence[str]) -> None:
         """Remove a thread's id from the events of its relatives: its sources, its forks and its copies.
@@ -406,6 +419,8 @@ class _Work:
         members, others = await self._runner.run(_find_tree, self._queries, thread_id)
         # Redact the thread itself last, because a repeated call finds the message in it.
         for id in [*dict.fromkeys([*(heir for heir, _ in others), *members])]:
+            if id == thread_id:
+                await self._forks(thread_id, ())
             if id == thread_id and self.report.kept:
                 self._keep(id, _needed_by(self.report.kept[0].thread_id))
             else:
@@ -415,7 +430,7 @@ class _Work:
         """Redact a thread with `work`, and delete its copies in archives. An archived thread is restored first."""
         if not await self._is_away(thread_id):
             await self._part(thread_id, work, *given)
-        await self._archives([thread_id], None)
+        await self._archives(redacted=[thread_id])
 
     def _keep(self, thread_id: str, why: str) -> None:
         if thread_id not in {one.thread_id for one in self.report.kept}:
@@ -449,11 +464,19 @@ class _Work:
             self._keep(thread_id, _why(found[0][1], error))
         return thread_id in self._away
 
-    async def _archives(self, thread_ids: Collection[str], user_id: str | None) -> None:
-        """Delete copies in archives: all of given threads, and a user's. Copies of kept threads stay."""
+    async def _archives(
+        self,
+        *,
+        thread_ids: Collection[str] = (),
+        user_id: str | None = None,
+        redacted: Collection[str] = (),
+        source_ids: Collection[str] = (),
+    ) -> None:
+        """Delete copies in archives, except copies of kept threads. The arguments are those of `Wanted`."""
         restored = self._away if self.report.dry_run else ()
         while True:
-            wanted = Wanted(thread_ids, user_id, {one.thread_id for one in self.report.kept}, restored)
+            kept = {one.thread_id for one in self.report.kept}
+            wanted = Wanted(thread_ids, user_id, redacted, source_ids, kept, restored)
             try:
                 async for copies in copies_of(self._runner, self._queries, wanted):
                     await self._copies(copies)
@@ -473,7 +496,11 @@ class _Work:
             for id in copies.thread_ids:
                 self._keep(id, _why(copies.url, error))
             return
-        await self._part(None, _count, Counter({"archived copies": len(copies.thread_ids)}))
+        # The same copies are found by a thread, by its source and by its user, until they are deleted.
+        new = {(copies.archive_id, id) for id in copies.thread_ids} - self._counted
+        if self.report.dry_run:
+            self._counted |= new
+        await self._part(None, _count, Counter({"archived copies": len(new)}))
 
     async def _acts(self, user_id: str) -> None:
         """Remove the name of a user from events of other users' threads."""

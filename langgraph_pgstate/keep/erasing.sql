@@ -69,7 +69,7 @@ ORDER BY r.thread_id LIMIT :page_size;
 SELECT t.user_id FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text FOR NO KEY UPDATE;
 
 -- name: has_thread
--- Return whether one of these tables has a row of a thread.
+-- Return whether one of these tables has a row of a thread, or an archive has a copy of a fork or copy of it.
 SELECT EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::text)
     OR EXISTS (SELECT 1 FROM /*schema*/checkpoints WHERE thread_id = :thread_id)
     OR EXISTS (SELECT 1 FROM /*schema*/writes WHERE thread_id = :thread_id)
@@ -78,7 +78,9 @@ SELECT EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::tex
     OR EXISTS (SELECT 1 FROM /*schema*/events WHERE thread_id = :thread_id)
     OR EXISTS (SELECT 1 FROM /*schema*/messages WHERE thread_id = :thread_id)
     OR EXISTS (SELECT 1 FROM /*schema*/tool_executions WHERE thread_id = :thread_id)
-    OR EXISTS (SELECT 1 FROM /*schema*/archived_threads WHERE thread_id = :thread_id);
+    OR EXISTS (
+        SELECT 1 FROM /*schema*/archived_threads WHERE thread_id = :thread_id OR origin_thread_ids @> ARRAY[:thread_id]
+    );
 
 -- name: list_heirs
 -- Return the threads that have inherited from a thread, directly or through other forks and copies, and their users.

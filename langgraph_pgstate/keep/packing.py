@@ -50,15 +50,17 @@ Rows = Mapping[str, Sequence[bytes]]
 
 
 class People(NamedTuple):
-    """The users that the rows of a thread name.
+    """The users whom the rows of a thread concern.
 
     Attributes:
         user_id: Owner of the thread.
         users: Others with runs, answers, feedback or actions in it.
+        origins: Threads from which it was forked or copied, whose users' content it has; an array literal, or empty.
     """
 
     user_id: str | None = None
     users: tuple[str, ...] = ()
+    origins: str = ""
 
 
 class Part(NamedTuple):
@@ -378,7 +380,7 @@ def _key_ids(table: str, columns: Sequence[tuple[str, str]], rows: Iterable[byte
 
 
 def people_of(rows: Rows, columns: Columns) -> People:
-    """Return the users that the rows of a thread name."""
+    """Return the users whom the rows of a thread concern."""
     owner = next((user for user in _texts(rows, columns, "threads.user_id") if user), None)
     users = {user for column in _PEOPLE for user in _texts(rows, columns, column)}
     for kind, payload in zip(
@@ -390,7 +392,8 @@ def people_of(rows: Rows, columns: Columns) -> People:
             by = facts.get("by") if isinstance(facts, dict) else None
             if isinstance(by, str):
                 users.add(by)
-    return People(owner, tuple(sorted(users - {owner, ""})))
+    origins = "".join(_texts(rows, columns, "threads.origin_thread_ids"))
+    return People(owner, tuple(sorted(users - {owner, ""})), origins)
 
 
 def _texts(rows: Rows, columns: Columns, column: str) -> Iterator[str]:

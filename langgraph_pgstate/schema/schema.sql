@@ -192,11 +192,14 @@ CREATE TABLE /*schema*/archived_threads (
     archive_id text COLLATE "C" NOT NULL,
     user_id text,
     users text[],
+    origin_thread_ids text[] COLLATE "C",
     PRIMARY KEY (thread_id, archive_id)
 );
 CREATE INDEX archived_threads_archive_id_idx ON /*schema*/archived_threads (archive_id);
 CREATE INDEX archived_threads_user_id_idx ON /*schema*/archived_threads (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX archived_threads_users_idx ON /*schema*/archived_threads USING gin (users) WHERE users IS NOT NULL;
+CREATE INDEX archived_threads_origin_thread_ids_idx ON /*schema*/archived_threads USING gin (origin_thread_ids)
+    WHERE origin_thread_ids IS NOT NULL;
 
 -- Policies of how long threads are kept. A policy selects threads, and has ages for its actions. It visits all threads
 -- again and again: `cursor_id` is its position, `began_at` the start of the present visit, `last_began_at` the start of
@@ -1292,7 +1295,9 @@ COMMENT ON COLUMN /*schema*/archived_threads.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/archived_threads.archive_id IS 'archive that has a copy of it';
 COMMENT ON COLUMN /*schema*/archived_threads.user_id IS 'owner of the thread when it was archived';
 COMMENT ON COLUMN /*schema*/archived_threads.users IS
-    'other users whose runs, answers, feedback or actions are in the copy; null: none';
+    'others whose runs, answers, feedback or actions the copy has; null: none';
+COMMENT ON COLUMN /*schema*/archived_threads.origin_thread_ids IS
+    'threads from which the thread was forked or copied, when it was archived; null: none';
 
 COMMENT ON TABLE /*schema*/retention_policies IS 'Policies of how long threads are kept.';
 COMMENT ON COLUMN /*schema*/retention_policies.name IS 'name of the policy';

@@ -768,6 +768,81 @@ def test_an_archive_of_a_process_that_may_still_store_it_is_kept(
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.parametrize(
+    "what", [{"user_id": "evelyn"}, {"thread_id": "hers"}, {"thread_id": "hers", "message_id": "m1"}]
+)
+def test_copies_of_deleted_forks_are_erased(state: PGState, ask: Ask, tmp_path: Path, what: dict[str, str]) -> None:
+    bob = {"user_id": "bob", "metadata": {}}
+    said(state, "hers", "my secret garden", "evelyn", id="m1")
+    said(state, "reused", "a public park", "bob")
+    state.threads.fork("hers", to="fork", owner=bob)
+    state.threads.fork("fork", to="fork of the fork", owner=bob)
+    state.saver.copy_thread("hers", "copy")
+    gone = ["fork", "fork of the fork", "copy"]
+    state.archive.put([*gone, "reused"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    state.archive.restore(gone)
+    # The archive is written again, and still tells where the forks come from.
+    state.archive.delete(["reused"])
+    for thread_id in gone:
+        state.saver.delete_thread(thread_id)
+    ask("DELETE FROM {}.tombstones")
+    said(state, "copy", "a public bench", "bob")
+    state.archive.put(["copy"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    assert b"garden" in packed(tmp_path)
+    assert state.privacy.erase(**what, dry_run=True).counts["archived copies"] == 3
+    # Until its place can be reached, the source stays, because the copies are found by it.
+    (first, *_) = sorted(tmp_path.glob("*.pack"))
+    data = first.read_bytes()
+    first.unlink()
+    for _ in range(2):
+        done = state.privacy.erase(**what, key=KEY)
+        assert {one.thread_id for one in done.kept} >= {*gone[:2], "hers"}
+        assert done.receipt is None
+    first.write_bytes(data)
+    done = state.privacy.erase(**what, key=KEY)
+    assert (done.kept, done.counts["archived copies"]) == ([], 3)
+    assert b"garden" not in packed(tmp_path)
+    assert ask("SELECT thread_id FROM {}.archived_threads") == [("copy",)]
+    state.archive.restore(["copy"])
+    assert "noted: a public bench" in {one.get("note") for one in values(state, "copy")}
+
+
+def test_copies_of_a_deleted_fork_are_erased_by_a_thread_that_is_gone(state: PGState, ask: Ask, tmp_path: Path) -> None:
+    said(state, "hers", "my secret garden", "evelyn")
+    state.threads.fork("hers", to="fork", owner={"user_id": "bob", "metadata": {}})
+    state.archive.put(["fork"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    state.archive.restore(["fork"])
+    for thread_id in ("fork", "hers"):
+        state.saver.delete_thread(thread_id)
+    ask("DELETE FROM {}.events")
+    assert state.privacy.erase(thread_id="hers", key=KEY).counts["archived copies"] == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("is_message", [False, True])
+def test_a_redacted_thread_of_another_that_is_archived_again_meanwhile_stays(
+    state: PGState, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_message: bool
+) -> None:
+    said(state, "hers", "my secret garden", "evelyn", id="m1")
+    state.threads.fork("hers", to="bobs", owner={"user_id": "bob", "metadata": {}})
+    state.archive.put(["bobs"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    copies_of = erasing.copies_of
+
+    def late(*given: Any) -> Any:
+        monkeypatch.setattr(erasing, "copies_of", copies_of)
+        state.archive.put(["bobs"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+        return copies_of(*given)
+
+    monkeypatch.setattr(erasing, "copies_of", late)
+    what = {"thread_id": "hers"} | ({"message_id": "m1"} if is_message else {})
+    done = state.privacy.erase(**what, key=KEY)
+    assert done.kept == []
+    assert b"garden" not in packed(tmp_path)
+    if is_message:
+        assert state.archive.restore(["bobs"]).threads == 1
+    assert str(values(state, "bobs")[0]["messages"][0].content).strip() == "[erased]"
+
+
 def test_an_archived_thread_is_erased_by_its_id(state: PGState, ask: Ask, tmp_path: Path) -> None:
     said(state, "hers", "my secret garden", "evelyn", id="m1")
     said(state, "held", "a public park", "bob")
