@@ -385,11 +385,20 @@ class _Work:
     async def _forks(self, thread_id: str, members: Collection[str]) -> str | None:
         """Delete copies in archives of a thread's forks and copies, also of those that were deleted before.
 
-        Return a fork of which a copy is kept. `members` are forks that were erased, and may include the thread itself.
+        Return a fork that is kept, or of which a copy is kept, and that a repeated call finds only by the thread.
+        `members` are the forks that were to be erased, and perhaps the thread itself.
         """
-        known = {one.thread_id for one in self.report.kept}
-        await self._archives(redacted=[id for id in members if id != thread_id], source_ids=[thread_id])
+        known, forks = {one.thread_id for one in self.report.kept}, [id for id in members if id != thread_id]
+        await self._archives(redacted=forks, source_ids=[thread_id])
+        for id in forks:
+            if id in known and not await self._is_hers(id):
+                return id
         return next((one.thread_id for one in self.report.kept if one.thread_id not in known), None)
+
+    async def _is_hers(self, thread_id: str) -> bool:
+        """Return whether a thread belongs to the user who is erased."""
+        rows = await self._runner.run(_fetch, self._queries, "get_owner_of", {"thread_id": thread_id})
+        return self._request.kind == "user" and any(row[0] == self._request.id for row in rows)
 
     async def _relatives(self, thread_id: str, members: Sequence[str]) -> None:
         """Remove a thread's id from the events of its relatives: its sources, its forks and its copies.
@@ -551,7 +560,7 @@ def _why(url: str, error: PGStateError) -> str:
 
 
 def _needed_by(heir: str) -> str:
-    return f"thread {heir!r} has inherited from this thread, and cannot be redacted now"
+    return f"thread {heir!r} has inherited from this thread, and cannot be erased or redacted now"
 
 
 class _NotNative(ConfigurationError):

@@ -229,6 +229,22 @@ def test_a_thread_stays_until_its_heirs_can_be_redacted(state: PGState, ask: Ask
     assert "garden" not in whole(ask, schema)
 
 
+@pytest.mark.parametrize("owner", ["evelyn", None])
+@pytest.mark.parametrize("what", [{"user_id": "evelyn"}, {"thread_id": "hers"}])
+def test_a_fork_that_was_kept_is_found_by_a_repeated_call(
+    state: PGState, ask: Ask, what: dict[str, str], owner: str | None
+) -> None:
+    said(state, "hers", "my secret garden", "evelyn")
+    state.threads.fork("hers", to="fork", owner=owner and {"user_id": owner, "metadata": {}})
+    if owner is None:
+        ask("UPDATE {}.threads SET user_id = NULL WHERE thread_id = 'fork'")
+    state.threads.hold("fork", "case 7", by="ada")
+    assert state.privacy.erase(**what, key=KEY).kept[0].thread_id == "fork"
+    state.threads.release("fork", "case 7", by="ada")
+    done = state.privacy.erase(**what, key=KEY)
+    assert (done.is_complete, ask("SELECT thread_id FROM {}.threads")) == (True, [])
+
+
 def test_what_a_thread_inherited_from_another_user_stays_hers(state: PGState) -> None:
     said(state, "origin", "a public park", "bob")
     state.threads.fork("origin", to="hers", owner={"user_id": "evelyn", "metadata": {}})
