@@ -448,19 +448,20 @@ class _Work:
     async def _is_away(self, thread_id: str) -> bool:
         """Restore a thread if it is archived, and return whether it is still archived.
 
-        A dry run counts the thread, but does not restore it. If the archive cannot be read, the report names the thread
-        as kept.
+        A dry run counts the thread, but does not restore it. If a hold protects the thread, or the archive cannot be
+        read, the report names the thread as kept.
         """
         if thread_id in self._away or not (found := await self._runner.run(find_archives, self._queries, [thread_id])):
             return thread_id in self._away
+        try:
+            await self._runner.run(_check_held, self._queries, thread_id)
+        except ThreadHeldError as error:
+            self._away.add(thread_id)
+            self._keep(thread_id, str(error))
+            return True
         if self.report.dry_run:
             self._away.add(thread_id)
-            try:
-                await self._runner.run(_check_held, self._queries, thread_id)
-            except ThreadHeldError as error:
-                self._keep(thread_id, str(error))
-            else:
-                await self._part(None, _count, Counter({"archived threads": 1}))
+            await self._part(None, _count, Counter({"archived threads": 1}))
             return True
         try:
             for source in await find_sources(self._runner, self._queries, [thread_id], self._tenant):
@@ -587,7 +588,7 @@ async def _exists(db: Connection, queries: Queries, thread_id: str) -> bool:
 
 
 async def _check_held(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Raise an error if a hold protects a thread. An archived thread is allowed, because it is restored first."""
+    """Raise an error if a hold protects a thread, which may be archived."""
     if holds := await holds_of(db, queries, thread_id):
         raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
 

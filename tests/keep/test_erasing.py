@@ -677,6 +677,7 @@ def test_an_archived_thread_of_another_that_is_held_is_kept(state: PGState, tmp_
     for dry_run in (True, False):
         done = state.privacy.erase(user_id="evelyn", dry_run=dry_run)
         assert [(one.thread_id, "ada" in one.why) for one in done.kept] == [("his", True)]
+        assert [one.thread_id for one in state.archive.list().items] == ["his"]
     assert b"garden" in packed(tmp_path)
     state.threads.release("his", "case 7", by="ada")
     ended = state.privacy.erase(user_id="evelyn", key=KEY)
