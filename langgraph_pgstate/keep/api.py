@@ -190,7 +190,7 @@ class AsyncArchive:
                 the two objects is missing, and the archive has other threads, the call raises an error.
 
         Raises:
-            ThreadHeldError: If a hold protects a thread. Nothing was deleted.
+            ThreadHeldError: If a hold protects a thread. Nothing of it was deleted.
             ArchiveError: If objects of an archive are missing, or an archive with other threads is damaged. Nothing of
                 it was deleted.
             ArchiveUnavailableError: If an archive cannot be reached, or another process is making it, or may be.

@@ -135,7 +135,7 @@ UPDATE /*schema*/archives SET deletion_id = :deletion_id::text WHERE archive_id 
 RETURNING completed_at IS NOT NULL;
 
 -- name: begin_deletion
--- Store that the call which has claimed an archive deletes its objects. No row: another call has claimed the archive.
+-- Store that the call which has claimed an archive deletes its objects.
 UPDATE /*schema*/archives SET completed_at = NULL
 WHERE archive_id = :archive_id::text AND deletion_id = :deletion_id::text;
 

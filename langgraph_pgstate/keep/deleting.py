@@ -129,9 +129,7 @@ async def find_copies(db: Connection, queries: Queries, wanted: Wanted) -> list[
             raise ThreadArchivedError(thread_id, archive_id)
         else:
             copies.thread_ids.append(thread_id)
-    for thread_id in sorted({id for copies in found.values() for id in copies.thread_ids}):
-        if holds := await holds_of(db, queries, thread_id):
-            raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
+    await _refuse_held(db, queries, sorted({id for copies in found.values() for id in copies.thread_ids}))
     return [one for one in found.values() if one.thread_ids]
 
 
@@ -172,6 +170,7 @@ async def delete_copies(
         ArchiveError: If objects of the archive are missing, or it is damaged and has other threads. Nothing was
             deleted. With `missing_ok`, if one of its two objects is missing, and it has other threads.
         ArchiveUnavailableError: If it cannot be reached, is being made, or another call has claimed it.
+        ThreadHeldError: If a hold was placed on a thread meanwhile. Nothing of it was deleted.
     """
     copies.check()
     objects = open_objects(copies.url)
@@ -260,13 +259,26 @@ async def claim_archive(db: Connection, queries: Queries, archive_id: str, delet
 
 
 async def begin_deletion(db: Connection, queries: Queries, copies: Copies, deletion_id: str) -> None:
-    """Store that the objects of a claimed archive are being deleted. One statement; safe to repeat.
+    """Store that the objects of a claimed archive are being deleted. One transaction; safe to repeat.
+
+    Afterwards, no hold is placed on a thread whose stub names the archive.
 
     Raises:
+        ThreadHeldError: If a hold was placed on a thread meanwhile. Nothing of it was deleted.
         ArchiveUnavailableError: If another call has claimed or deleted the archive.
     """
-    if not await db.execute(queries.begin_deletion, {"archive_id": copies.archive_id, "deletion_id": deletion_id}):
-        raise _claimed(copies)
+    async with db.transaction():
+        await _lock_claimed(db, queries, copies, deletion_id)
+        # A hold locks the thread's row, too.
+        await db.fetch(queries.lock_stubs, {"thread_ids": copies.thread_ids})
+        await _refuse_held(db, queries, copies.thread_ids)
+        await db.execute(queries.begin_deletion, {"archive_id": copies.archive_id, "deletion_id": deletion_id})
+
+
+async def _refuse_held(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> None:
+    for thread_id in thread_ids:
+        if holds := await holds_of(db, queries, thread_id):
+            raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
 
 
 async def _lock_claimed(db: Connection, queries: Queries, copies: Copies, deletion_id: str) -> None:
@@ -341,7 +353,7 @@ async def end_archive(
         The number of threads of which neither rows nor copies remain.
 
     Raises:
-        ThreadHeldError: If a hold was placed on a thread meanwhile. Its copy is deleted, and its stub is kept.
+        ThreadHeldError: If a hold was placed on a thread whose copy was missing. Nothing was deleted.
         ArchiveUnavailableError: If another call has claimed the archive.
     """
     deleted = 0

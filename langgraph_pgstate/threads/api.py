@@ -360,7 +360,7 @@ class AsyncThreads:
             The hold; if the thread already had a hold with this reason, the existing hold.
 
         Raises:
-            NotFoundError: If there is no such thread.
+            NotFoundError: If there is no such thread, or it is being deleted from its archive.
             ConfigurationError: If the reason is empty, longer than 200 characters, or has several lines.
         """
         request = thread_id_of(thread_id), holds.reason_of(reason), identifier("by", by)

@@ -39,13 +39,21 @@ def reason_of(reason: str) -> str:
 
 
 async def hold(db: Connection, queries: Queries, thread_id: str, reason: str, by: str) -> Hold:
-    """Hold a thread. One transaction; safe to repeat. Return the hold, or the existing hold with the same reason."""
+    """Hold a thread. One transaction; safe to repeat. Return the hold, or the existing hold with the same reason.
+
+    Raises:
+        NotFoundError: If there is no such thread, or it is being deleted from its archive.
+    """
     key = {"thread_id": thread_id, "reason": reason}
     async with db.transaction():
         # A deletion of a whole month of spans locks no rows of threads. This lock makes it wait for the hold.
         await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
         if not await db.fetch(queries.lock_thread_for_update, {"thread_id": thread_id}):
             raise NotFoundError(f"there is no thread {thread_id!r}")
+        if await db.fetch(queries.find_stub_without_archive, {"thread_id": thread_id}):
+            raise NotFoundError(
+                f"thread {thread_id!r} is being deleted from its archive: repeat the deletion, or restore it first"
+            )
         if await db.execute(queries.put_hold, {**key, "held_by": by}):
             await note_action(db, queries, "hold", by, thread_id, details={"reason": reason})
         holds = await holds_of(db, queries, thread_id)

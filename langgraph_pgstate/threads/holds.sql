@@ -4,6 +4,11 @@ INSERT INTO /*schema*/holds (thread_id, reason, held_by, created_at)
 VALUES (:thread_id::text, :reason::text, :held_by::text, now())
 ON CONFLICT (thread_id, reason) DO NOTHING;
 
+-- name: find_stub_without_archive
+-- Return the archive of an archived thread if the objects of the archive are being deleted.
+SELECT a.archive_id FROM /*schema*/threads t JOIN /*schema*/archives a ON a.archive_id = t.archive_id
+WHERE t.thread_id = :thread_id::text AND a.completed_at IS NULL;
+
 -- name: delete_hold
 -- End the hold with a reason. If a start is given, end the hold only if it began at this time.
 DELETE FROM /*schema*/holds WHERE thread_id = :thread_id::text AND reason = :reason::text

@@ -14,11 +14,11 @@ from typing import Any
 import psycopg
 import pytest
 import zstandard
-from support import FORK, GUARD_SECONDS
+from support import FORK, GUARD_SECONDS, wait_until
 from support.keep import age_archives, answer, archive_and_die, config_of, make_rich_thread, rows_of, states_of
 
 from langgraph_pgstate import AsyncPGState, PGState
-from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ThreadHeldError
+from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, NotFoundError, ThreadHeldError
 from langgraph_pgstate.keep import archiving, deleting, objects
 from langgraph_pgstate.keep.objects import open_objects
 
@@ -86,6 +86,72 @@ def test_what_is_held_stays(state: PGState, folder: Path) -> None:
         state.archive.delete(["t-two", "t-one"])
     assert threads_in(folder) == {"t-one", "t-two"}
     assert state.archive.check(["t-one", "t-two"]).threads == 2
+
+
+@pytest.mark.parametrize("step", ["claim_archive", "begin_deletion", "delete_objects", "end_archive"])
+def test_a_hold_is_placed_before_the_objects_are_deleted_or_refused(
+    step: str, state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t-one", "t-two"):
+        make_rich_thread(state, name)
+    before = rows_of(dsn, schema, "t-one")
+    state.archive.put(["t-one", "t-two"], to=f"file://{folder}", idle_for=NOW)
+    waits, errors = getattr(deleting, step), list[str]()
+
+    async def late(*args: Any, **kwargs: Any) -> Any:
+        with PGState.open(dsn, schema=schema) as other:
+            try:
+                other.threads.hold("t-one", "case", by="eve")
+            except NotFoundError as error:
+                errors.append(str(error))
+        return await waits(*args, **kwargs)
+
+    monkeypatch.setattr(deleting, step, late)
+    if step in ("claim_archive", "begin_deletion"):
+        with pytest.raises(ThreadHeldError, match="held by eve"):
+            state.archive.delete(["t-one"])
+        state.archive.restore(["t-one"])
+        assert {**rows_of(dsn, schema, "t-one"), "events": before["events"]} == before
+    else:
+        assert state.archive.delete(["t-one"]).threads == 1
+        assert (state.threads.get("t-one"), len(errors)) == (None, 1)
+        assert "is being deleted from its archive" in errors[0]
+    assert state.archive.restore(["t-two"]).threads == 1
+
+
+def test_a_hold_and_a_deletion_wait_for_each_other(
+    state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rich_thread(state, "t-one")
+    state.archive.put(["t-one"], to=f"file://{folder}", idle_for=NOW)
+    holds_of, errors = deleting.holds_of, list[str]()
+
+    def hold() -> None:
+        with PGState.open(dsn, schema=schema) as other:
+            try:
+                other.threads.hold("t-one", "case", by="eve")
+            except NotFoundError as error:
+                errors.append(str(error))
+
+    holding = threading.Thread(target=hold)
+
+    async def late(*args: Any) -> Any:
+        found = await holds_of(*args)
+        calls.append(args)
+        if len(calls) == 2:
+            holding.start()
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                waiting = b"SELECT count(*) FROM pg_locks WHERE NOT granted"
+                wait_until(
+                    lambda: connection.execute(waiting).fetchone() != (0,) or not holding.is_alive(), "the hold waits"
+                )
+        return found
+
+    calls: list[Any] = []
+    monkeypatch.setattr(deleting, "holds_of", late)
+    assert state.archive.delete(["t-one"]).threads == 1
+    holding.join(GUARD_SECONDS)
+    assert (len(calls), len(errors), state.threads.get("t-one")) == (2, 1, None)
 
 
 def test_a_damaged_archive_with_other_threads_stays(state: PGState, folder: Path) -> None:
