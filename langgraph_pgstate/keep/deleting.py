@@ -51,6 +51,7 @@ class Copies(NamedTuple):
         root: The digest of its manifest.
         thread_ids: The threads.
         others: Other threads in the archive, with their users and origins at the time of the archiving.
+        is_complete: Whether the archive was complete when its copies were looked for.
         begun_at: Time at which the archive was begun, if it is perhaps still being made.
     """
 
@@ -59,6 +60,7 @@ class Copies(NamedTuple):
     root: bytes
     thread_ids: list[str]
     others: dict[str, People]
+    is_complete: bool = True
     begun_at: datetime | None = None
 
     def check(self) -> None:
@@ -118,8 +120,8 @@ async def find_copies(db: Connection, queries: Queries, wanted: Wanted) -> list[
     async with db.transaction():
         await db.fetch(queries.lock_action, {"key": copies_key(queries)})
         rows = await db.fetch(queries.find_copies, given)
-    for archive_id, url, root, thread_id, owner, users, origins, is_heir, is_stub, owner_now, begun_at in rows:
-        copies = found.setdefault(archive_id, Copies(archive_id, url, root, [], {}, begun_at))
+    for archive_id, url, root, thread_id, owner, users, origins, is_heir, is_stub, owner_now, *begun in rows:
+        copies = found.setdefault(archive_id, Copies(archive_id, url, root, [], {}, *begun))
         is_away = is_stub and thread_id not in restored
         is_of_user = user_id is not None and user_id in (owner, *(users or ()))
         is_redacted = not is_away and (is_heir or thread_id in redacted)
@@ -176,6 +178,10 @@ async def delete_copies(
     objects = open_objects(copies.url)
     deletion_id = new_entry_id()
     is_complete = await runner.run(claim_archive, queries, copies.archive_id, deletion_id)
+    if is_complete and not copies.is_complete:
+        # Stubs name it now, so that its copies are perhaps needed.
+        where = f"{copies.url}/{copies.archive_id}{PACK}"
+        raise ArchiveUnavailableError(where, "was finished meanwhile: repeat this call")
     named = {copies.archive_id + MANIFEST, copies.archive_id + PACK}
     left = named.intersection(await runner.wait_for(objects.list, ""))
     is_stored = left == named

@@ -442,11 +442,12 @@ def test_a_slow_process_and_a_sweep_lose_no_thread(
     assert (len(found), state.archive.restore(away).threads) == (2, len(away))
 
 
-def test_an_archive_that_is_finished_before_a_sweep_claims_it_stays(
-    state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("claims", ["claim_unfinished", "claim_archive"])
+def test_an_archive_that_is_finished_before_it_is_claimed_stays(
+    claims: str, state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_rich_thread(state, "t-one")
-    before, store, claim = rows_of(dsn, schema, "t-one"), archiving.store, deleting.claim_unfinished
+    before, store, claim = rows_of(dsn, schema, "t-one"), archiving.store, getattr(deleting, claims)
     began, ends = threading.Event(), threading.Event()
 
     async def store_late(*args: Any) -> None:
@@ -466,11 +467,15 @@ def test_an_archive_that_is_finished_before_a_sweep_claims_it_stays(
         return await claim(*args)
 
     monkeypatch.setattr(archiving, "store", store_late)
-    monkeypatch.setattr(deleting, "claim_unfinished", claim_late)
+    monkeypatch.setattr(deleting, claims, claim_late)
     making.start()
     assert began.wait(GUARD_SECONDS)
     age_archives(dsn, schema, by=timedelta(days=2))
-    state.retention.apply()
+    if claims == "claim_unfinished":
+        state.retention.apply()
+    else:
+        with pytest.raises(ArchiveUnavailableError, match="was finished meanwhile"):
+            state.archive.delete(["t-one"])
     assert not making.is_alive()
     assert state.archive.restore(["t-one"]).threads == 1
     assert rows_of(dsn, schema, "t-one") == before
