@@ -406,7 +406,7 @@ async def sweep_unfinished(runner: Runner, queries: Queries, goes_on: Callable[[
 async def list_unfinished(db: Connection, queries: Queries, cursor: str) -> list[Copies]:
     """Return the next archives that nobody will finish and no stub names, without their threads. One round trip."""
     rows = await db.fetch(queries.list_unfinished, {"near": _LEFT, "cursor_id": cursor, "page_size": _PAGE})
-    return [Copies(*row, thread_ids=[], others={}) for row in rows]
+    return [Copies(archive_id, url, root, [], {}) for archive_id, url, root in rows]
 
 
 async def claim_unfinished(db: Connection, queries: Queries, archive_id: str, deletion_id: str) -> bool:
