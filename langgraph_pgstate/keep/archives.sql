@@ -201,11 +201,11 @@ SELECT d.thread_id, d.deleted_at FROM /*schema*/tombstones d
 WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() ORDER BY d.thread_id;
 
 -- name: find_copies
--- Return the archives that have copies of given threads, copies that name a user as their owner or otherwise, or copies
--- of threads that had inherited from given sources. Each row is one thread of such an archive, with its owner, other
--- users and origins at that time, whether it had inherited from a source, whether its stub names the archive, and its
--- present owner if so. The last columns are whether the archive is complete, and the time at which it was begun, if it is
--- perhaps still being made: it is not complete, no call has claimed it, and its time is near.
+-- Return the archives that have copies of given threads, of threads that a user owned or acted in when they were
+-- archived, or of threads that had inherited from given sources. Each row is one thread of such an archive: its owner,
+-- other users and origins at that time; whether it had inherited from a source; whether its stub names the archive, and
+-- its present owner if so. The last columns tell whether the archive is complete, and when it was begun if it may still
+-- be in the making: it is not complete, no call has claimed it, and it was begun a short time ago.
 SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id, c.users, c.origin_thread_ids::text,
     coalesce(c.origin_thread_ids && :source_ids::text[], false), t.thread_id IS NOT NULL, t.user_id,
     a.completed_at IS NOT NULL, CASE

@@ -169,8 +169,8 @@ async def delete_copies(
         missing_ok: Whether copies in an archive whose objects are missing count as deleted.
 
     Raises:
-        ArchiveError: If objects of the archive are missing, or it is damaged and has other threads. Nothing was
-            deleted. With `missing_ok`, if one of its two objects is missing, and it has other threads.
+        ArchiveError: If an object of the archive is missing; with `missing_ok`, only if the other object exists and the
+            archive has other threads. Also if the archive is damaged and has other threads. Nothing was deleted.
         ArchiveUnavailableError: If it cannot be reached, is being made, or another call has claimed it.
         ThreadHeldError: If a hold was placed on a thread meanwhile. Nothing of it was deleted.
     """

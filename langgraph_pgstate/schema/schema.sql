@@ -1295,7 +1295,7 @@ COMMENT ON COLUMN /*schema*/archived_threads.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/archived_threads.archive_id IS 'archive that has a copy of it';
 COMMENT ON COLUMN /*schema*/archived_threads.user_id IS 'owner of the thread when it was archived';
 COMMENT ON COLUMN /*schema*/archived_threads.users IS
-    'others whose runs, answers, feedback or actions the copy has; null: none';
+    'other users whose runs, answers, feedback or actions are in the copy; null: none';
 COMMENT ON COLUMN /*schema*/archived_threads.origin_thread_ids IS
     'threads from which the thread was forked or copied, when it was archived; null: none';
 
