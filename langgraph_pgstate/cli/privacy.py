@@ -28,6 +28,7 @@ from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
+    from langgraph_pgstate import PGState
     from langgraph_pgstate.keep import Erasure, StoredErasure
 
 ACTIONS: Final = ("export", "erase", "receipts", "verify")
@@ -78,7 +79,7 @@ def privacy(
 ) -> None:
     """Export or erase what is stored about a user, with receipts.
 
-    The exit code is 1 if some data is kept, or a receipt is not valid.
+    The exit code is 1 if some data is kept or cannot be exported, or a receipt is not valid.
     """
     target: Target = ctx.obj
     what: dict[str, Any] = {"user_id": user, "thread_id": thread, "message_id": message}
@@ -90,14 +91,7 @@ def privacy(
         if action == "export":
             if user is None:
                 raise ConfigurationError("privacy export requires --user ID")
-            with ExitStack() as stack:
-                file = typer.get_binary_stream("stdout")
-                if to is not None:
-                    stack.enter_context(_writing(to))
-                    file = stack.enter_context(to.open("wb"))
-                for line in state.privacy.export(user_id=user):
-                    file.write(line + b"\n")
-            return
+            raise typer.Exit(int(not _export(state, user, to)))
         if action == "receipts" and receipt is not None:
             text = _text(_stored(state.privacy.receipt(receipt), receipt))
             if to is None:
@@ -130,6 +124,25 @@ def privacy(
     if to is not None and done.receipt is not None:
         _write(to, _text(done.receipt))
     raise typer.Exit(int(not done.is_complete))
+
+
+def _export(state: PGState, user: str, to: Path | None) -> bool:
+    """Write all that is stored about a user, and print what cannot be read. Return whether the export is whole."""
+    is_whole = True
+
+    def tell(problem: str) -> None:
+        nonlocal is_whole
+        is_whole = False
+        typer.echo(f"cannot be exported: {problem}", err=True)
+
+    with ExitStack() as stack:
+        file = typer.get_binary_stream("stdout")
+        if to is not None:
+            stack.enter_context(_writing(to))
+            file = stack.enter_context(to.open("wb"))
+        for line in state.privacy.export(user_id=user, on_problem=tell):
+            file.write(line + b"\n")
+    return is_whole
 
 
 def _print(done: Erasure, dry_run: bool) -> None:

@@ -27,6 +27,7 @@ Lines below a statement's description declare its content. Each names a column o
 - `of kind 2` chooses rows by a column, here `kind`.
 - `if intact`: a value that does not decrypt does not fail the statement, so other values can be read. Bytes raise their
   error when they are read. Text and JSON are returned as `None`.
+- `or error`: a text or JSON that cannot be read is replaced by its error.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from langgraph_pgstate.errors import (
     DecryptionError,
     EncryptionError,
     MissingKeysError,
+    PGStateError,
 )
 
 _LINE: Final = re.compile(
@@ -57,6 +59,7 @@ _LINE: Final = re.compile(
     r"(?: by (?P<starts>\w+), (?P<lengths>\w+))?(?: in (?P<rows>\w+))?"
     r"(?: with (?P<keys>\w+ = (?:'\w*'|-?[\w.]+)(?:, \w+ = (?:'\w*'|-?[\w.]+))*))?"
     r"(?: of (?P<of>\w+) (?P<values>\w+(?:, \w+)*))?(?P<lenient> if intact)?"
+    r"(?P<told> or error)?"
 )
 _SEALED_TEXT: Final = f'"{TEXT_MAGIC}'
 # Number of characters at the beginning of an encrypted text that name its data key.
@@ -138,6 +141,7 @@ class _Part(NamedTuple):
     of: str | None
     values: frozenset[str]
     is_lenient: bool
+    is_told: bool = False
 
 
 class Contents:
@@ -301,6 +305,7 @@ def _part(match: re.Match[str]) -> _Part:
         match["of"],
         frozenset((match["values"] or "").split(", ")),
         bool(match["lenient"]),
+        bool(match["told"]),
     )
 
 
@@ -601,7 +606,8 @@ def _conditions(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> l
 def _open_value(cipher: Cipher, part: _Part, value: Any, find: Callable[[str], Any]) -> Any:
     """Return a decrypted value of a result.
 
-    With `if intact`, bytes that do not decrypt are returned with their error, and text or JSON as `None`.
+    With `if intact`, bytes that do not decrypt are returned with their error, and text or JSON as `None`. With
+    `or error`, text or JSON that cannot be read is returned as its error.
     """
     if len(part.path) > 1:
         for owner, inner_find in _walk(value, part.path[1:], find):
@@ -616,8 +622,12 @@ def _open_value(cipher: Cipher, part: _Part, value: Any, find: Callable[[str], A
         except DataKeyDestroyedError:
             # Erased content is read as missing.
             return None
-        except DecryptionError:
-            if part.is_lenient:
+        except MissingKeysError:
+            raise
+        except (PGStateError, ValueError) as error:
+            if part.is_told:
+                return error
+            if part.is_lenient and isinstance(error, DecryptionError):
                 return None
             raise
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -28,6 +28,24 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> C
     @wraps(method)
     def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return run_blocking(method(self, *args, **kwargs))
+
+    return run
+
+
+def iterating(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """Return the blocking twin of an async generator method that awaits only its object's runner."""
+
+    @wraps(method)
+    def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        items = method(self, *args, **kwargs)
+        while True:
+            try:
+                item = run_blocking(anext(items))
+            except StopAsyncIteration:
+                return
+            yield item
 
     return run
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
-from typing import Any, Final
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -14,12 +15,27 @@ from langgraph_pgstate.checkpoints.reading import load_tuple
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.encryption.columns import KEYS
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.files.operations import get_version
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.schema.queries import Queries
 
 _PAGE: Final = 200
+
+
+class Line(NamedTuple):
+    """A line of an export.
+
+    Attributes:
+        data: The line.
+        problem: What of the row could not be read, and why; `None` if the line is whole.
+    """
+
+    data: bytes
+    problem: str | None = None
+
 
 Cursor = tuple[str, str]
 """Table and key of the last row of a page."""
@@ -40,6 +56,26 @@ def label_of(user_id: str) -> dict[str, str | None]:
     return {"user_id": user_id, "label": None if user_id in _WORDS else user_id}
 
 
+async def export_user(runner: Runner, queries: Queries, codec: ValueCodec, user_id: str) -> AsyncIterator[Line]:
+    """Yield all that is stored about a user, page by page."""
+    thread_id: str | None = ""
+    while (thread_id := await runner.run(next_thread, queries, user_id, thread_id or "")) is not None:
+        for line in await runner.run(left_in_journal, queries, thread_id):
+            yield line
+        cursor: Cursor | None = START
+        while cursor is not None:
+            lines, cursor = await runner.run(thread_page, queries, thread_id, cursor)
+            for line in lines:
+                yield line
+        for line in await runner.run(newest_state, queries, codec, thread_id):
+            yield line
+    cursor = START
+    while cursor is not None:
+        found, cursor = await runner.run(user_page, queries, user_id, cursor)
+        for one in found:
+            yield one if isinstance(one, Line) else await runner.run(file_line, queries, codec, one)
+
+
 async def next_thread(db: Connection, queries: Queries, user_id: str, after: str) -> str | None:
     """Return a user's next thread by id, or `None` at the end. Its journal entries are moved to the tables first."""
     rows = await db.fetch(queries.list_threads_of_user, {"user_id": user_id, "cursor_id": after, "page_size": 1})
@@ -50,40 +86,46 @@ async def next_thread(db: Connection, queries: Queries, user_id: str, after: str
     return found
 
 
+async def left_in_journal(db: Connection, queries: Queries, thread_id: str) -> list[Line]:
+    """Return a line that says so if this process cannot read the journal entries of a thread."""
+    if await journal.is_kept(db, queries, thread_id):
+        return [_line("journal", {"thread_id": thread_id}, "its entries cannot be read here")]
+    return []
+
+
 async def thread_page(
     db: Connection, queries: Queries, thread_id: str, cursor: Cursor
-) -> tuple[list[bytes], Cursor | None]:
+) -> tuple[list[Line], Cursor | None]:
     """Return a page of the rows of a thread as lines, and the position after it; `None` at the end."""
     where = {"cursor_name": cursor[0], "cursor_key": cursor[1], "page_size": _PAGE}
-    return _page(await db.fetch(queries.export_thread_rows, {"thread_id": thread_id, **where}))
+    rows = await db.fetch(queries.export_thread_rows, {"thread_id": thread_id, **where})
+    return [_line(name, content) for name, _, content in rows], _after(rows)
 
 
 async def user_page(
     db: Connection, queries: Queries, user_id: str, cursor: Cursor
-) -> tuple[list[bytes | dict[str, Any]], Cursor | None]:
+) -> tuple[list[Line | dict[str, Any]], Cursor | None]:
     """Return a page of a user's other rows as lines, and the position after it; `None` at the end.
 
     For a file whose content is encoded, the row is returned in place of a line. `file_line` turns it into a line.
     """
     where = {"cursor_name": cursor[0], "cursor_key": cursor[1], "page_size": _PAGE}
-    rows = [*await db.fetch(queries.export_user_rows, {**label_of(user_id), **where})]
-    lines, after = _page(rows)
-    found: list[bytes | dict[str, Any]] = [*lines]
-    for number, (name, _, row) in enumerate(rows):
-        if name == "file_versions":
-            is_encoded = row.pop("is_encoded") and row["content"] is None
-            found[number] = row if is_encoded else _line(name, row)
-    return found, after
+    rows = await db.fetch(queries.export_user_rows, {**label_of(user_id), **where})
+    found: list[Line | dict[str, Any]] = []
+    for name, _, row in rows:
+        is_encoded = name == "file_versions" and row.pop("is_encoded") and row["content"] is None
+        found.append(row if is_encoded else _line(name, row))
+    return found, _after(rows)
 
 
-async def file_line(db: Connection, queries: Queries, codec: ValueCodec, row: dict[str, Any]) -> bytes:
+async def file_line(db: Connection, queries: Queries, codec: ValueCodec, row: dict[str, Any]) -> Line:
     """Return a version of a file as a line, with its decoded content: bytes in base64, or why it cannot be read."""
     try:
         file = await get_version(db, queries, codec, tuple(row["namespace"]), row["path"], row["version"])
     except PGStateError as error:
         if error.retryable:
             raise
-        return _line("file_versions", {**row, "error": f"its content cannot be read here: {type(error).__name__}"})
+        return _line("file_versions", row, f"its content cannot be read here: {type(error).__name__}")
     content = None if file is None else file.content
     if isinstance(content, bytes):
         encoded = base64.b64encode(content).decode()
@@ -91,7 +133,7 @@ async def file_line(db: Connection, queries: Queries, codec: ValueCodec, row: di
     return _line("file_versions", {**row, "content": content})
 
 
-async def newest_state(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> list[bytes]:
+async def newest_state(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> list[Line]:
     """Return the newest state of a thread as a line, with its channels as JSON. Custom types become plain data."""
     reader = codec.without_types()
     address = Address(thread_id, "", None)
@@ -106,15 +148,36 @@ async def newest_state(db: Connection, queries: Queries, codec: ValueCodec, thre
     except (PGStateError, TypeError, ValueError) as error:
         if getattr(error, "retryable", False):
             raise
-        return [_line("states", {"thread_id": thread_id, "error": f"it cannot be read here: {type(error).__name__}"})]
+        return [_line("states", {"thread_id": thread_id}, f"it cannot be read here: {type(error).__name__}")]
     return [_line("states", {"thread_id": thread_id, "checkpoint_id": checkpoint_id, "values": values})]
 
 
-def _page(rows: Iterable[Any]) -> tuple[list[bytes], Cursor | None]:
-    found = [*rows]
-    lines = [_line(name, content) for name, _, content in found]
-    return lines, (found[-1][0], found[-1][1]) if len(found) == _PAGE else None
+def _after(rows: Sequence[Any]) -> Cursor | None:
+    return (rows[-1][0], rows[-1][1]) if len(rows) == _PAGE else None
 
 
-def _line(table: str, row: Any) -> bytes:
-    return orjson.dumps({"table": table, "row": row}, default=str)
+def _line(table: str, row: dict[str, Any], error: str | None = None) -> Line:
+    """Return a row as a line. If parts of it cannot be read, the line has an `error` that names them."""
+    why = [] if error is None else [error]
+    for name, value in row.items():
+        if isinstance(value, Exception):
+            row[name] = None
+            why.append(f"{name} cannot be read here: {value}")
+        elif isinstance(value, dict):
+            for inner, one in value.items():
+                if isinstance(one, Exception):
+                    value[inner] = None
+                    why.append(f"{name}.{inner} cannot be read here: {one}")
+    if not why:
+        return Line(_dumps({"table": table, "row": row}))
+    named = " ".join(str(row[name]) for name in KEYS.get(table, ("thread_id", "run_id")) if name in row)
+    told = "; ".join(why)
+    return Line(_dumps({"table": table, "row": {**row, "error": told}}), f"{table} {named}: {told}")
+
+
+def _dumps(line: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(line, default=str)
+    except TypeError:
+        # orjson refuses integers of more than 64 bits, and texts that are no UTF-8.
+        return json.dumps(line, default=str, separators=(",", ":")).encode()

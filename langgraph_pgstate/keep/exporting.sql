@@ -1,29 +1,30 @@
 -- name: export_thread_rows
--- Return a page of the rows of a thread as JSON, by table, without encoded values.
+-- Return a page of the rows of a thread as JSON, by table, without encoded values. A value that cannot be read is
+-- replaced by its error.
 -- leaves: checkpoints.state
--- opens: threads.title from content.title of name threads
--- opens: threads.metadata from content.metadata of name threads
--- opens: checkpoints.metadata from content.metadata of name checkpoints
--- opens: messages.content from content.content of name messages
--- opens: messages.tool_calls from content.tool_calls of name messages
--- opens: runs.input from content.input of name runs
--- opens: runs.output from content.output of name runs
--- opens: runs.error_message from content.error_message of name runs
--- opens: runs.error_traceback from content.error_traceback of name runs
--- opens: runs.metadata from content.metadata of name runs
--- opens: feedback.comment from content.comment of name feedback
--- opens: spans.input from content.input of name spans
--- opens: spans.output from content.output of name spans
--- opens: spans.error_message from content.error_message of name spans
--- opens: spans.attributes from content.attributes of name spans
--- opens: events.payload from content.payload of name events
--- opens: projections.state from content.state of name projections
--- opens: tool_executions.fingerprint from content.fingerprint of name tool_executions
--- opens: tool_executions.arguments from content.arguments of name tool_executions
--- opens: tool_executions.preview from content.preview of name tool_executions
--- opens: tool_executions.error_message from content.error_message of name tool_executions
--- opens: runs.error_message from content.run.error_message of name webhooks
--- opens: runs.metadata from content.run.metadata of name webhooks
+-- opens: threads.title from content.title of name threads or error
+-- opens: threads.metadata from content.metadata of name threads or error
+-- opens: checkpoints.metadata from content.metadata of name checkpoints or error
+-- opens: messages.content from content.content of name messages or error
+-- opens: messages.tool_calls from content.tool_calls of name messages or error
+-- opens: runs.input from content.input of name runs or error
+-- opens: runs.output from content.output of name runs or error
+-- opens: runs.error_message from content.error_message of name runs or error
+-- opens: runs.error_traceback from content.error_traceback of name runs or error
+-- opens: runs.metadata from content.metadata of name runs or error
+-- opens: feedback.comment from content.comment of name feedback or error
+-- opens: spans.input from content.input of name spans or error
+-- opens: spans.output from content.output of name spans or error
+-- opens: spans.error_message from content.error_message of name spans or error
+-- opens: spans.attributes from content.attributes of name spans or error
+-- opens: events.payload from content.payload of name events or error
+-- opens: projections.state from content.state of name projections or error
+-- opens: tool_executions.fingerprint from content.fingerprint of name tool_executions or error
+-- opens: tool_executions.arguments from content.arguments of name tool_executions or error
+-- opens: tool_executions.preview from content.preview of name tool_executions or error
+-- opens: tool_executions.error_message from content.error_message of name tool_executions or error
+-- opens: runs.error_message from content.run.error_message of name webhooks or error
+-- opens: runs.metadata from content.run.metadata of name webhooks or error
 SELECT s.name, s.key, s.content FROM (
     SELECT 'threads' AS name, '' AS key, to_jsonb(t) AS content
     FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text
@@ -64,23 +65,23 @@ ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 
 -- name: export_user_rows
 -- Return a page of a user's rows outside of threads, or in other users' threads, as JSON, by table. `is_encoded` is
--- true for the newest version of a file, if it has content.
--- opens: feedback.comment from content.comment of name feedback
--- opens: events.payload from content.payload of name events
--- opens: runs.input from content.input of name runs
--- opens: runs.output from content.output of name runs
--- opens: runs.error_message from content.error_message of name runs
--- opens: runs.error_traceback from content.error_traceback of name runs
--- opens: runs.metadata from content.metadata of name runs
--- opens: messages.content from content.content of name messages
--- opens: messages.tool_calls from content.tool_calls of name messages
+-- true for the newest version of a file, if it has content. A value that cannot be read is replaced by its error.
+-- opens: feedback.comment from content.comment of name feedback or error
+-- opens: events.payload from content.payload of name events or error
+-- opens: runs.input from content.input of name runs or error
+-- opens: runs.output from content.output of name runs or error
+-- opens: runs.error_message from content.error_message of name runs or error
+-- opens: runs.error_traceback from content.error_traceback of name runs or error
+-- opens: runs.metadata from content.metadata of name runs or error
+-- opens: messages.content from content.content of name messages or error
+-- opens: messages.tool_calls from content.tool_calls of name messages or error
 -- leaves: file_texts.content
 -- leaves: file_versions.data
--- opens: schedules.metadata from content.metadata of name schedules
--- opens: assistant_versions.description from content.description of name assistants
--- opens: assistant_versions.metadata from content.metadata of name assistants
--- opens: memories.value from content.value of name memories
--- opens: memory_versions.value from content.value of name memory_versions
+-- opens: schedules.metadata from content.metadata of name schedules or error
+-- opens: assistant_versions.description from content.description of name assistants or error
+-- opens: assistant_versions.metadata from content.metadata of name assistants or error
+-- opens: memories.value from content.value of name memories or error
+-- opens: memory_versions.value from content.value of name memory_versions or error
 -- leaves: memories.words
 -- leaves: memories.digest
 SELECT s.name, s.key, s.content FROM (

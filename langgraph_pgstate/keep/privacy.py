@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from langgraph_pgstate.arguments import identifier, thread_id_of
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import read_all
-from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, blocking
+from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, blocking, iterating
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.keep import exporting
 from langgraph_pgstate.keep.erasing import EraseRequest, erase
@@ -170,39 +170,28 @@ class AsyncPrivacy:
             subject = request_erasure(user_id, thread_id, message_id).subject
         return verify_receipt(receipt, key, subject)
 
-    async def export(self, *, user_id: str) -> AsyncIterator[bytes]:
+    async def export(self, *, user_id: str, on_problem: Callable[[str], None] | None = None) -> AsyncIterator[bytes]:
         """Return all stored data of a user as JSON lines, page by page, in constant memory.
 
         Each line has the name of a table and a row. The rows are those of the user's threads with their newest states,
         and of memories, files, schedules, limits, feedback, and actions in threads of others. Files have the content of
-        their newest version, bytes in base64. Content that cannot be read, because its key is lost or destroyed or it
-        needs another serializer, is replaced by an `error`. Other encoded values are left out, because the recorded
-        messages, inputs and outputs have the same content.
+        their newest version, bytes in base64. If content cannot be read, because it is damaged, its key is lost or it
+        needs another serializer, the row has an `error` that says so, and the export goes on. Other encoded values are
+        left out, because the recorded messages, inputs and outputs have the same content.
 
         Args:
             user_id: Id of the user.
+            on_problem: Called with each content that cannot be read, and why. Without a call, the export is whole.
 
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        run, user_id = self._runner.run, _named("user_id", user_id)
-        await run(refuse_without_tenant, self._queries, "an export")
-        thread_id: str | None = ""
-        while (thread_id := await run(exporting.next_thread, self._queries, user_id, thread_id or "")) is not None:
-            cursor: exporting.Cursor | None = exporting.START
-            while cursor is not None:
-                lines, cursor = await run(exporting.thread_page, self._queries, thread_id, cursor)
-                for line in lines:
-                    yield line
-            for line in await run(exporting.newest_state, self._queries, self._codec, thread_id):
-                yield line
-        cursor = exporting.START
-        while cursor is not None:
-            lines, cursor = await run(exporting.user_page, self._queries, user_id, cursor)
-            for one in lines:
-                if isinstance(one, dict):
-                    one = await run(exporting.file_line, self._queries, self._codec, one)
-                yield one
+        user_id = _named("user_id", user_id)
+        await self._runner.run(refuse_without_tenant, self._queries, "an export")
+        async for line in exporting.export_user(self._runner, self._queries, self._codec, user_id):
+            if line.problem is not None and on_problem is not None:
+                on_problem(line.problem)
+            yield line.data
 
 
 class Privacy:
@@ -216,22 +205,4 @@ class Privacy:
     receipts = blocking(AsyncPrivacy.receipts)
     receipt = blocking(AsyncPrivacy.receipt)
     verify = staticmethod(AsyncPrivacy.verify)
-
-    def export(self, *, user_id: str) -> Iterator[bytes]:
-        """Blocking twin of `AsyncPrivacy.export`."""
-        run, user_id = self._runner.database.run, _named("user_id", user_id)
-        run(refuse_without_tenant, self._queries, "an export")
-        thread_id: str | None = ""
-        while (thread_id := run(exporting.next_thread, self._queries, user_id, thread_id or "")) is not None:
-            cursor: exporting.Cursor | None = exporting.START
-            while cursor is not None:
-                lines, cursor = run(exporting.thread_page, self._queries, thread_id, cursor)
-                yield from lines
-            yield from run(exporting.newest_state, self._queries, self._codec, thread_id)
-        cursor = exporting.START
-        while cursor is not None:
-            lines, cursor = run(exporting.user_page, self._queries, user_id, cursor)
-            for one in lines:
-                if isinstance(one, dict):
-                    one = run(exporting.file_line, self._queries, self._codec, one)
-                yield one
+    export = iterating(AsyncPrivacy.export)

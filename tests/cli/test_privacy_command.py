@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from support import config_of, put_arguments
 from support.cli import Run
@@ -62,6 +63,18 @@ def test_a_user_is_exported_and_erased_with_a_receipt(
     assert "it was changed" in terminal("privacy", "verify", str(receipt), *with_key, code=1)
     assert "requires --user" in terminal("privacy", "export", code=1)
     assert "either user_id or thread_id" in terminal("privacy", "erase", "--yes", code=1)
+
+
+def test_an_export_that_is_not_whole_says_so(
+    terminal: Run, saver: PGStateSaver, connection: psycopg.Connection, tmp_path: Path
+) -> None:
+    config = config_of("hers")
+    config["configurable"]["user_id"] = "evelyn"
+    saver.put(*put_arguments(config, 1))
+    connection.execute(f'UPDATE "{saver.schema}".checkpoints SET state = substr(state, 1, 9)'.encode())
+    shown = terminal("privacy", "export", "--user", "evelyn", "--to", str(tmp_path / "evelyn.jsonl"), code=1)
+    assert "cannot be exported: states hers: it cannot be read here: CorruptStateError" in shown
+    assert '"table":"checkpoints"' in (tmp_path / "evelyn.jsonl").read_text()
 
 
 def test_a_file_that_cannot_be_written_is_found_before_the_erasure(

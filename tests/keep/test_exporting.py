@@ -107,3 +107,39 @@ def test_files_that_are_not_in_plain_text_have_their_content(
         }
         assert all("is_encoded" not in row and "data" not in row for row in found["file_versions"])
         assert [row["error"] for row in found["states"]] == ["it cannot be read here: DecryptionError"]
+
+
+async def test_a_value_that_cannot_be_read_is_a_line_that_says_so(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """Also one that JSON cannot hold as it is, and one that waits in the journal; all else is exported."""
+    encryption = Encryption(LocalMasterKey(bytes(range(32))), scope="user")
+    with PGState.open(dsn, schema=schema, encryption=encryption) as state:
+        said(state, "hers", "my secret garden", "evelyn")
+        said(state, "more", "her \ud83c half", "evelyn")
+        state.memory.put(("users", "evelyn"), "likes", {"content": "roses"})
+        state.memory.put(("users", "evelyn"), "number", {"content": 2**70})
+        for statement in (
+            "UPDATE {}.runs SET output = (SELECT to_jsonb(content) FROM {}.messages LIMIT 1) WHERE thread_id = 'hers'",
+            "UPDATE {}.memories SET value = '{\"content\": \"roses\"}' WHERE key = 'likes'",
+            "INSERT INTO {}.journal (thread_id, entry_id, data) VALUES ('hers', 'e', 'plain')",
+        ):
+            connection.execute(statement.replace("{}", f'"{schema}"').encode())
+        problems: list[str] = []
+        lines = [*state.privacy.export(user_id="evelyn", on_problem=problems.append)]
+        found = read(lines)
+        (run,) = (row for row in found["runs"] if row["thread_id"] == "hers")
+        assert run["output"] is None
+        assert run["error"].startswith("output cannot be read here: runs.output of 'hers'")
+        assert "my secret garden" in json.dumps(run["input"])
+        likes, number = sorted(found["memories"], key=lambda row: str(row["key"]))
+        assert likes["value"] is None
+        assert "is not encrypted" in likes["error"]
+        assert number["value"] == {"content": 2**70}
+        assert "her ? half" in {row["content"] for row in found["messages"]}
+        assert [row["thread_id"] for row in found["journal"]] == ["hers"]
+        assert len(found["states"]) == 2
+        told = ("journal hers", "runs hers", "memories ['users', 'evelyn'] likes")
+        assert [problem.startswith(place) for problem, place in zip(problems, told, strict=True)] == [True] * 3
+    async with AsyncPGState.open(dsn, schema=schema, encryption=encryption) as other:
+        assert [line async for line in other.privacy.export(user_id="evelyn")] == lines
