@@ -1,7 +1,7 @@
 -- name: list_thread_tables
 -- Return the tables with rows of threads, except the given tables, referenced tables first. Each row has name, columns,
--- types, and statements that read, digest, delete and insert rows. Rows are read in the binary format of PostgreSQL's
--- records, with arrays as text. The last two columns are statements over all these tables: one counts rows and bytes of
+-- types, and statements that read, digest, delete, insert and decode rows. Rows are read in the binary format of
+-- PostgreSQL's records, with arrays as text, and decoded as JSON. The last two columns are statements over all these tables: one counts rows and bytes of
 -- threads, and one finds threads with rows outside of `threads`. If columns are given, as `table.column`, return only
 -- these, in the given order.
 WITH tables AS (
@@ -64,6 +64,11 @@ SELECT t.name, d.columns, d.types,
         t.path, d.sent
     ),
     format('INSERT INTO %s (%s) SELECT %s FROM unnest(%s) AS u (%s)', t.path, d.listed, d.stored, d.given, d.listed),
+    format(
+        'SELECT %L AS name, NULL AS key, pg_catalog.to_jsonb(d) AS content '
+        'FROM (SELECT %s FROM unnest(%s) AS u (%s)) AS d',
+        t.name, d.stored, d.given, d.listed
+    ),
     string_agg(
         format(
             'SELECT t.thread_id, pg_catalog.count(*), pg_catalog.sum(%s)::pg_catalog.int8 FROM %s t '

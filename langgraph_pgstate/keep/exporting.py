@@ -11,18 +11,23 @@ import orjson
 
 from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.checkpoints.getting import get_tuple
-from langgraph_pgstate.checkpoints.reading import load_tuple
+from langgraph_pgstate.checkpoints.reading import CheckpointRow, Segments, load_tuple
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.encryption.columns import KEYS
-from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.errors import ArchiveError, PGStateError
 from langgraph_pgstate.files.operations import get_version
+from langgraph_pgstate.keep.archived import decode, find_source, list_exported, newest_checkpoint, parts_of
+from langgraph_pgstate.keep.packing import Columns, Rows
+from langgraph_pgstate.keep.restoring import Source, read_rows
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.schema.queries import Queries
 
 _PAGE: Final = 200
+# Kinds of events that name the acting person.
+_BY_PERSONS: Final = frozenset({"action", "answer"})
 
 
 class Line(NamedTuple):
@@ -56,24 +61,129 @@ def label_of(user_id: str) -> dict[str, str | None]:
     return {"user_id": user_id, "label": None if user_id in _WORDS else user_id}
 
 
-async def export_user(runner: Runner, queries: Queries, codec: ValueCodec, user_id: str) -> AsyncIterator[Line]:
-    """Yield all that is stored about a user, page by page."""
+async def export_user(
+    runner: Runner, queries: Queries, codec: ValueCodec, user_id: str, tenant: str | None
+) -> AsyncIterator[Line]:
+    """Yield all that is stored about a user, page by page, also in archives."""
     thread_id: str | None = ""
     while (thread_id := await runner.run(next_thread, queries, user_id, thread_id or "")) is not None:
-        for line in await runner.run(left_in_journal, queries, thread_id):
+        async for line in _thread(runner, queries, codec, thread_id, tenant):
             yield line
-        cursor: Cursor | None = START
-        while cursor is not None:
-            lines, cursor = await runner.run(thread_page, queries, thread_id, cursor)
-            for line in lines:
-                yield line
-        for line in await runner.run(newest_state, queries, codec, thread_id):
-            yield line
-    cursor = START
+    seen: set[str] = set()
+    async for line in _acts(runner, queries, user_id, tenant, seen):
+        yield line
+    cursor: Cursor | None = START
     while cursor is not None:
         found, cursor = await runner.run(user_page, queries, user_id, cursor)
         for one in found:
             yield one if isinstance(one, Line) else await runner.run(file_line, queries, codec, one)
+    # Threads that were archived while the rows above were read.
+    async for line in _acts(runner, queries, user_id, tenant, seen):
+        yield line
+
+
+async def _thread(
+    runner: Runner, queries: Queries, codec: ValueCodec, thread_id: str, tenant: str | None
+) -> AsyncIterator[Line]:
+    """Yield the rows of a thread, and its newest state."""
+    for line in await runner.run(left_in_journal, queries, thread_id):
+        yield line
+    source = await _find(runner, queries, thread_id, tenant)
+    cursor: Cursor | None = START
+    while cursor is not None:
+        lines, cursor = await runner.run(thread_page, queries, thread_id, cursor)
+        for line in lines:
+            yield line
+    state: list[Line] = []
+    if source is None:
+        state = await runner.run(newest_state, queries, codec, thread_id)
+        # The thread may have been archived before all of its rows were read.
+        source = await _find(runner, queries, thread_id, tenant)
+    if source is None:
+        for line in state:
+            yield line
+    elif isinstance(source, Line):
+        yield source
+    else:
+        async for line in _archived(runner, queries, source, thread_id, codec=codec):
+            yield line
+
+
+async def _acts(
+    runner: Runner, queries: Queries, user_id: str, tenant: str | None, seen: set[str]
+) -> AsyncIterator[Line]:
+    """Yield what a user did in archived threads of others, except the threads that were seen."""
+    after: str | None = ""
+    while (after := await runner.run(next_archived, queries, user_id, after or "")) is not None:
+        if after in seen:
+            continue
+        source = await _find(runner, queries, after, tenant)
+        if isinstance(source, Line):
+            yield source
+        elif source is not None:
+            async for line in _archived(runner, queries, source, after, user_id=user_id):
+                yield line
+        if source is not None:
+            seen.add(after)
+
+
+async def _find(runner: Runner, queries: Queries, thread_id: str, tenant: str | None) -> Source | Line | None:
+    """Return the archive of a thread, a line if it cannot be read, or `None` if the thread is not archived."""
+    try:
+        return await find_source(runner, queries, thread_id, tenant)
+    except PGStateError as error:
+        return _away(thread_id, error)
+
+
+async def _archived(
+    runner: Runner,
+    queries: Queries,
+    source: Source,
+    thread_id: str,
+    *,
+    user_id: str | None = None,
+    codec: ValueCodec | None = None,
+) -> AsyncIterator[Line]:
+    """Yield the archived rows of a thread, or only what a user did in it; with a codec, also its newest state."""
+    columns, run_ids = source.manifest.columns, set[str]()
+    try:
+        rows = (await read_rows(runner, source, [source.manifest.frames[thread_id]]))[thread_id]
+        tables = await runner.run(list_exported, queries, source.manifest)
+        for table, part in parts_of(tables, rows):
+            for row in await runner.run(decode, queries, table, columns[table.name], part):
+                if user_id is None or _is_act(table.name, row, user_id, run_ids):
+                    yield _line(table.name, row)
+        if codec is not None:
+            for line in await runner.run(archived_state, queries, codec, thread_id, rows, columns):
+                yield line
+    except PGStateError as error:
+        yield _away(thread_id, error)
+
+
+def _away(thread_id: str, error: PGStateError) -> Line:
+    """Return the line of a thread whose archive cannot be read.
+
+    Raises:
+        PGStateError: If the error has nothing to do with this archive, such as a lost connection to the database.
+    """
+    if error.retryable and not isinstance(error, ArchiveError):
+        raise error
+    return _line("archived_threads", {"thread_id": thread_id}, f"its archive cannot be read here: {error}")
+
+
+def _is_act(table: str, row: dict[str, Any], user_id: str, run_ids: set[str]) -> bool:
+    """Return whether `export_user_rows` would return a row of another user's thread. Runs must come before messages."""
+    if table == "runs" and row["user_id"] == user_id:
+        # The output has content of other users.
+        row.pop("output")
+        run_ids.add(row["run_id"])
+        return True
+    if table == "messages":
+        return row["run_id"] in run_ids
+    if table == "events":
+        payload = row["payload"]
+        return row["kind"] in _BY_PERSONS and isinstance(payload, dict) and payload.get("by") == user_id
+    return user_id in (row.get("created_by"), row.get("answered_by"))
 
 
 async def next_thread(db: Connection, queries: Queries, user_id: str, after: str) -> str | None:
@@ -84,6 +194,18 @@ async def next_thread(db: Connection, queries: Queries, user_id: str, after: str
     found: str = rows[0][0]
     await journal.write(db, queries, [found])
     return found
+
+
+async def next_archived(db: Connection, queries: Queries, user_id: str, after: str) -> str | None:
+    """Return the next archived thread of another user, by id, in which a user acted or which was the user's."""
+    while rows := await db.fetch(
+        queries.list_archived_threads_of_user, {"user_id": user_id, "cursor_id": after, "page_size": 1}
+    ):
+        after = rows[0][0]
+        owners = await db.fetch(queries.get_owner_of, {"thread_id": after})
+        if owners and owners[0][0] != user_id:
+            return after
+    return None
 
 
 async def left_in_journal(db: Connection, queries: Queries, thread_id: str) -> list[Line]:
@@ -136,20 +258,34 @@ async def file_line(db: Connection, queries: Queries, codec: ValueCodec, row: di
 async def newest_state(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> list[Line]:
     """Return the newest state of a thread as a line, with its channels as JSON. Custom types become plain data."""
     reader = codec.without_types()
-    address = Address(thread_id, "", None)
     try:
-        found = await get_tuple(db, queries, reader, address)
-        if found is None:
-            return []
-        row, segments, _, sends = found
-        loaded, _ = load_tuple(reader, row, segments, (), sends)
-        values: Any = to_json(loaded.checkpoint["channel_values"])[0]
-        checkpoint_id: Any = loaded.checkpoint["id"]
+        found = await get_tuple(db, queries, reader, Address(thread_id, "", None))
+        return [] if found is None else [_state(reader, found[0], found[1], found[3])]
     except (PGStateError, TypeError, ValueError) as error:
-        if getattr(error, "retryable", False):
-            raise
-        return [_line("states", {"thread_id": thread_id}, f"it cannot be read here: {type(error).__name__}")]
-    return [_line("states", {"thread_id": thread_id, "checkpoint_id": checkpoint_id, "values": values})]
+        return [_unread(thread_id, error)]
+
+
+async def archived_state(
+    db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, rows: Rows, columns: Columns
+) -> list[Line]:
+    """Return the newest state of an archived thread as `newest_state` does."""
+    try:
+        found = await newest_checkpoint(db, queries, thread_id, rows, columns)
+        return [] if found is None else [_state(codec.without_types(), *found)]
+    except (PGStateError, TypeError, ValueError) as error:
+        return [_unread(thread_id, error)]
+
+
+def _state(codec: ValueCodec, row: CheckpointRow, segments: Segments, sends: Sequence[Any] = ()) -> Line:
+    loaded, _ = load_tuple(codec, row, segments, (), sends)
+    values, id = to_json(loaded.checkpoint["channel_values"])[0], loaded.checkpoint["id"]
+    return _line("states", {"thread_id": row.address.thread_id, "checkpoint_id": id, "values": values})
+
+
+def _unread(thread_id: str, error: Exception) -> Line:
+    if getattr(error, "retryable", False):
+        raise error
+    return _line("states", {"thread_id": thread_id}, f"it cannot be read here: {type(error).__name__}")
 
 
 def _after(rows: Sequence[Any]) -> Cursor | None:

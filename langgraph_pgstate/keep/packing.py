@@ -32,6 +32,8 @@ FORMAT: Final = 1
 MANIFEST, PACK = ".json", ".pack"
 
 _LENGTH: Final = struct.Struct("!I")
+# The length of null.
+_NULL: Final = b"\xff" * 4
 _COLUMNS: Final = struct.Struct("!i")
 _FIELD: Final = struct.Struct("!Ii")
 _ARRAY: Final = struct.Struct("!iiIii")
@@ -402,6 +404,15 @@ def _texts(rows: Rows, columns: Columns, column: str) -> Iterator[str]:
     place = [known for known, _ in columns[table]].index(name) if table in rows else 0
     for row in rows.get(table, ()):
         yield [value for _, value in _fields(row)][place][_LENGTH.size :].decode()
+
+
+def values_of(rows: Iterable[bytes], columns: Sequence[tuple[str, str]]) -> Iterator[dict[str, bytes | None]]:
+    """Yield the values of rows by column, in PostgreSQL's binary format."""
+    for row in rows:
+        named = zip(columns, _fields(row), strict=True)
+        yield {
+            name: None if value[: _LENGTH.size] == _NULL else value[_LENGTH.size :] for (name, _), (_, value) in named
+        }
 
 
 def _fields(row: bytes) -> Iterator[tuple[int, bytes]]:

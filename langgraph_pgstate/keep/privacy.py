@@ -171,13 +171,14 @@ class AsyncPrivacy:
         return verify_receipt(receipt, key, subject)
 
     async def export(self, *, user_id: str, on_problem: Callable[[str], None] | None = None) -> AsyncIterator[bytes]:
-        """Return all stored data of a user as JSON lines, page by page, in constant memory.
+        """Return all stored data of a user as JSON lines, page by page. Memory holds one page, or one archived thread.
 
         Each line has the name of a table and a row. The rows are those of the user's threads with their newest states,
-        and of memories, files, schedules, limits, feedback, and actions in threads of others. Files have the content of
-        their newest version, bytes in base64. If content cannot be read, because it is damaged, its key is lost or it
-        needs another serializer, the row has an `error` that says so, and the export goes on. Other encoded values are
-        left out, because the recorded messages, inputs and outputs have the same content.
+        and of memories, files, schedules, limits, feedback, and actions in threads of others. Archived threads are read
+        from their archives, and stay there. Files have the content of their newest version, bytes in base64. If content
+        cannot be read, because it is damaged, its key is lost or it needs another serializer, the row has an `error`
+        that says so, and the export goes on. Other encoded values are left out, because the recorded messages, inputs
+        and outputs have the same content.
 
         Args:
             user_id: Id of the user.
@@ -188,7 +189,8 @@ class AsyncPrivacy:
         """
         user_id = _named("user_id", user_id)
         await self._runner.run(refuse_without_tenant, self._queries, "an export")
-        async for line in exporting.export_user(self._runner, self._queries, self._codec, user_id):
+        given = self._queries, self._codec, user_id, self._tenant
+        async for line in exporting.export_user(self._runner, *given):
             if line.problem is not None and on_problem is not None:
                 on_problem(line.problem)
             yield line.data

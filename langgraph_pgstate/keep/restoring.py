@@ -210,10 +210,10 @@ async def restore_source(
     groups = [*_grouped(frames)]
     if len(groups) > 1 or dry_run:
         for group in groups:
-            await _read(runner, source, group)
+            await read_rows(runner, source, group)
     report = RestoreReport()
     for group in groups if not dry_run else ():
-        rows = await _read(runner, source, group)
+        rows = await read_rows(runner, source, group)
         report += await runner.run(
             store_threads, queries, tables, manifest.archive_id, group, rows, by, is_of_stubs=source.is_of_stubs
         )
@@ -253,8 +253,12 @@ def _grouped(frames: Sequence[Frame]) -> Iterator[list[Frame]]:
         yield group
 
 
-async def _read(runner: Runner, source: Source, group: Sequence[Frame]) -> dict[str, dict[str, list[bytes]]]:
-    """Return the verified rows of some threads, by thread and table."""
+async def read_rows(runner: Runner, source: Source, group: Sequence[Frame]) -> dict[str, dict[str, list[bytes]]]:
+    """Return the verified rows of some threads, by thread and table.
+
+    Raises:
+        ArchiveError: If the archive is damaged.
+    """
     name = source.manifest.archive_id + PACK
     where = f"{source.objects.url}/{name}"
     first = min(group, key=lambda frame: frame.offset).offset
@@ -385,7 +389,7 @@ async def _insert(
             _check_thread(table, found, thread_id)
             of_table += found
         count += len(of_table) if table.name != THREADS else 0
-        for some in _portions(of_table):
+        for some in portions(of_table):
             await db.execute(table.insert, await db.compute(_parameters, table, some))
     return count
 
@@ -404,7 +408,8 @@ def _check_thread(table: Table, rows: Sequence[bytes], thread_id: str) -> None:
         raise ArchiveError(f"thread {thread_id!r}", f"has rows of {table.name} of another thread")
 
 
-def _portions(rows: Sequence[bytes]) -> Iterator[list[bytes]]:
+def portions(rows: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Yield rows in parts, each for one statement."""
     some: list[bytes] = []
     size = 0
     for row in rows:

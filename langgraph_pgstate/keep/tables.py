@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from langgraph_pgstate.db.contents import Contents
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.schema.queries import NamedQuery, Queries
 
@@ -40,6 +41,7 @@ class Table(NamedTuple):
         digest: Statement that returns, for each of some threads, the number and the digest of its rows.
         delete: Statement that deletes the rows of some threads, and returns the same as `digest`.
         insert: Statement that inserts rows, given by column.
+        decode: Statement that returns rows, given by column, as `export_thread_rows` does. It reads no table.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Table(NamedTuple):
     digest: NamedQuery
     delete: NamedQuery
     insert: NamedQuery
+    decode: NamedQuery
 
 
 class Tables(NamedTuple):
@@ -86,12 +89,21 @@ async def list_tables(
         "columns": named,
     }
     rows = await db.fetch(queries.list_thread_tables, parameters)
-    found = [_table(*row[:7]) for row in rows]
-    return Tables(tuple(found), _query("measure_threads", rows[0][7], 1), _query("find_rows", rows[0][8], 1))
+    contents = queries.export_thread_rows.contents
+    found = [_table(*row[:8], contents) for row in rows]
+    return Tables(tuple(found), _query("measure_threads", rows[0][8], 1), _query("find_rows", rows[0][9], 1))
 
 
 def _table(
-    name: str, columns: Sequence[str], types: Sequence[str], read: str, digest: str, delete: str, insert: str
+    name: str,
+    columns: Sequence[str],
+    types: Sequence[str],
+    read: str,
+    digest: str,
+    delete: str,
+    insert: str,
+    decode: str,
+    contents: Contents | None,
 ) -> Table:
     return Table(
         name,
@@ -100,6 +112,7 @@ def _table(
         _query(f"digest_{name}", digest, 1),
         _query(f"delete_{name}", delete, 1),
         _query(f"insert_{name}", insert, len(columns)),
+        _query(f"decode_{name}", decode, len(columns))._replace(contents=contents),
     )
 
 

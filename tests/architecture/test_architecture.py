@@ -420,6 +420,11 @@ class Bench:
         data, manifest = self.packed()
         return [manifest.frames["t"]], {"t": unpack(manifest.frames["t"], data, "a")}
 
+    def archived(self) -> Any:
+        rows, manifest = self.unpacked()[1]["t"], self.packed()[1]
+        table = next(one for one in self.tables().all if one.name == "checkpoints")
+        return table, manifest.columns["checkpoints"], rows["checkpoints"], rows, manifest.columns
+
     def plan(self) -> Any:
         return plan_put(self.codec, request_put(self.codec, *put_arguments(self.config, 9)), None)
 
@@ -791,6 +796,11 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.restoring.find_archives": lambda bench: (["t"],),
     "keep.restoring.find_roots": lambda bench: (["a"],),
     "keep.restoring.check_keys": lambda bench: ([Frame("t", 0, 0, "", ())],),
+    "keep.archived.list_exported": lambda bench: (bench.packed()[1],),
+    "keep.archived.decode": lambda bench: bench.archived()[:3],
+    "keep.archived.newest_checkpoint": lambda bench: ("t", *bench.archived()[3:]),
+    "keep.exporting.next_archived": lambda bench: ("eve", ""),
+    "keep.exporting.archived_state": lambda bench: (bench.codec, "t", *bench.archived()[3:]),
     "keep.exporting.next_thread": lambda bench: ("eve", ""),
     "keep.exporting.left_in_journal": lambda bench: ("t",),
     "keep.exporting.thread_page": lambda bench: ("t", START),

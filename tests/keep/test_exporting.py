@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from base64 import b64encode
 from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from support import put_arguments
+from support.keep import make_rich_thread
+from support.tenants import open_walled
 
 from langgraph_pgstate import AsyncPGState, Encryption, LocalMasterKey, PGState
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.keep import exporting
+from langgraph_pgstate.keep import archived, exporting
+from langgraph_pgstate.keep.tables import NOT_ARCHIVED
+from langgraph_pgstate.schema.queries import queries
 from tests.keep.test_erasing import own, said
 
 
@@ -139,7 +147,105 @@ async def test_a_value_that_cannot_be_read_is_a_line_that_says_so(
         assert "her ? half" in {row["content"] for row in found["messages"]}
         assert [row["thread_id"] for row in found["journal"]] == ["hers"]
         assert len(found["states"]) == 2
-        told = ("journal hers", "runs hers", "memories ['users', 'evelyn'] likes")
-        assert [problem.startswith(place) for problem, place in zip(problems, told, strict=True)] == [True] * 3
+        places = ("journal hers", "runs hers", "memories ['users', 'evelyn'] likes")
+        assert [problem.startswith(place) for problem, place in zip(problems, places, strict=True)] == [True] * 3
     async with AsyncPGState.open(dsn, schema=schema, encryption=encryption) as other:
         assert [line async for line in other.privacy.export(user_id="evelyn")] == lines
+
+
+def told(lines: Any) -> set[str]:
+    """The lines of an export without what an archive changes in `threads`. Acts in threads of hers are there twice."""
+    found = set()
+    for line in map(json.loads, lines):
+        for name in ("archived_at", "archive_id"):
+            if line["table"] == "threads":
+                line["row"].pop(name)
+        found.add(json.dumps(line, sort_keys=True))
+    return found
+
+
+@pytest.mark.parametrize("encryption", [None, Encryption(LocalMasterKey(bytes(range(32))), scope="user")])
+async def test_archived_threads_are_exported_as_those_in_the_database(
+    dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Path, encryption: Encryption | None
+) -> None:
+    """Also what she did in archived threads of others; nothing is restored."""
+    with PGState.open(dsn, schema=schema, project=("messages",), encryption=encryption) as state:
+        make_rich_thread(state, "rich")
+        said(state, "hers", "my secret garden", "eve")
+        state.interrupts.answer("hers", "yes", by="eve")
+        said(state, "live", "still here", "eve")
+        for thread_id in ("his", "his-live"):
+            said(state, thread_id, "a public park", "bob")
+            said(state, thread_id, "something of hers", "eve")
+            connection.execute(f"UPDATE {schema}.threads SET user_id = 'bob' WHERE thread_id = '{thread_id}'".encode())
+            (run,) = state.runs.list(thread_id=thread_id, user_id="bob").items
+            state.runs.feedback.add(thread_id, run.run_id, name="good", comment="of eve", by="eve")
+            state.runs.feedback.add(thread_id, run.run_id, name="bad", comment="of bob", by="bob")
+            state.interrupts.answer(thread_id, "yes", by="eve")
+        before = told(state.privacy.export(user_id="eve"))
+        moved = state.archive.put(["rich", "hers", "his"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+        assert moved.threads == 3, moved
+        problems: list[str] = []
+        after = [*state.privacy.export(user_id="eve", on_problem=problems.append)]
+        assert told(after) - before == before - told(after) == set()
+        assert problems == []
+        assert not any(text in line for line in after for text in (b"public park", b"of bob"))
+        assert len(state.archive.list().items) == 3
+        tables = {"states", "checkpoints", "labels", "spans", "tool_executions", "feedback", "events", "projections"}
+        assert {json.loads(line)["table"] for line in after} >= tables
+        async with AsyncPGState.open(dsn, schema=schema, encryption=encryption) as other:
+            assert [line async for line in other.privacy.export(user_id="eve")] == after
+
+
+def test_archives_are_exported_with_the_columns_of_the_database() -> None:
+    """A table that `export_thread_rows` gets is exported from archives, too."""
+    text = queries("s").export_thread_rows.text.decode()
+    pattern = r"SELECT '(\w+)'.*? to_jsonb\(\w+\)((?: (?:OPERATOR\(pg_catalog\.-\)|-) '\w+'::text)*)"
+    found = {
+        name: {*re.findall(r"'(\w+)'::text", columns)}
+        for name, columns in re.findall(pattern, text.replace("pg_catalog.to_", "to_"), re.S)
+    }
+    assert {name: columns for name, columns in found.items() if name not in NOT_ARCHIVED} == archived.EXPORTED
+
+
+def test_an_archived_thread_is_exported_to_its_tenant_only(dsn: str, tmp_path: Path) -> None:
+    with open_walled(dsn) as walled, walled.open(pool=2) as state:
+        tenants = [state.for_tenant(name) for name in ("acme", "other")]
+        for one, thread_id in zip(tenants, ("hers", "theirs"), strict=True):
+            one.saver.put(*put_arguments(own(thread_id), 1))
+            assert one.archive.put([thread_id], to=tmp_path.as_uri(), idle_for=timedelta(0)).threads == 1
+        for one, thread_id in zip(tenants, ("hers", "theirs"), strict=True):
+            found = read(one.privacy.export(user_id="evelyn"))
+            assert {row["thread_id"] for rows in found.values() for row in rows} == {thread_id}
+            assert len(found["states"]) == 1
+
+
+def test_an_archive_that_cannot_be_read_is_named_by_the_export(state: PGState, tmp_path: Path) -> None:
+    for thread_id in ("gone", "damaged", "live"):
+        said(state, thread_id, f"{thread_id} garden", "evelyn")
+    for thread_id in ("gone", "damaged"):
+        state.archive.put([thread_id], to=(tmp_path / thread_id).as_uri(), idle_for=timedelta(0))
+    shutil.rmtree(tmp_path / "gone")
+    (pack,) = (tmp_path / "damaged").glob("*.pack")
+    pack.write_bytes(pack.read_bytes()[:-9])
+    problems: list[str] = []
+    found = read(state.privacy.export(user_id="evelyn", on_problem=problems.append))
+    assert {row["content"] for row in found["messages"]} >= {"live garden"}
+    assert [row["thread_id"] for row in found["archived_threads"]] == ["damaged", "gone"]
+    assert ["is damaged" in problems[0], "does not exist" in problems[1], len(problems)] == [True, True, 2]
+
+
+def test_a_thread_that_is_archived_or_restored_meanwhile_is_exported(state: PGState, tmp_path: Path) -> None:
+    """Neither its rows nor its archive are missed."""
+    for thread_id in ("a", "b"):
+        said(state, thread_id, f"garden {thread_id}", "evelyn")
+    place = {"to": tmp_path.as_uri(), "idle_for": timedelta(0)}
+    for change in (lambda: state.archive.put(["a"], **place), lambda: state.archive.restore(["a"])):
+        texts = []
+        for line in map(json.loads, state.privacy.export(user_id="evelyn")):
+            if line["table"] == "messages":
+                texts.append(line["row"]["content"])
+            if change is not None and line["row"].get("thread_id") == "a":
+                change()
+                change = None
+        assert {"garden a", "garden b"} <= {*texts}

@@ -191,11 +191,11 @@ def test_what_is_erased_meanwhile_does_not_come_back(
     for name in ("t", "u"):
         make_rich_thread(state, name)
     state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
-    read = restoring._read
+    read = restoring.read_rows
 
     async def overtaken(*given: Any) -> Any:
         found = await read(*given)
-        monkeypatch.setattr(restoring, "_read", read)
+        monkeypatch.setattr(restoring, "read_rows", read)
         monkeypatch.setattr(erasing, "restore_source", restoring.restore_source)
         with PGState.open(dsn, schema=schema) as faster:
             if overtaking == "delete":
@@ -208,7 +208,7 @@ def test_what_is_erased_meanwhile_does_not_come_back(
         await restoring.restore_source(*given)
         pytest.fail("the thread was stored, and would stay if this process died now")
 
-    monkeypatch.setattr(restoring, "_read", overtaken)
+    monkeypatch.setattr(restoring, "read_rows", overtaken)
     if overtaking == "erase twice":
         monkeypatch.setattr(erasing, "restore_source", restore)
         assert state.privacy.erase(thread_id="t").is_complete
