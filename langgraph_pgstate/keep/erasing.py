@@ -175,10 +175,12 @@ async def erase(
         NotFoundError: If there is no such thread or message. Nothing was written.
         ThreadHeldError: If a thread or a message is to be erased, and a hold protects the thread. Nothing was written.
         ThreadInUseError: If the thread of a message is running. Nothing was written.
+        ConfigurationError: If a user to erase has data keys, and this program has no keys. Nothing was written.
     """
     report, new_id = Erasure(request.kind, dry_run=dry_run), erasure_id or str(uuid4())
     work = _Work(runner, queries, codec, request, report, new_id, by, tenant)
     if request.kind == "user":
+        await runner.run(data_keys_of, queries, request.id)
         await work.begin()
         await work.user()
     else:
@@ -316,10 +318,9 @@ class _Work:
         Such content exists if this user wrote in another user's thread. To find it, all encrypted content is read. A
         thread is kept if such content remains in it.
         """
-        keys = await self._runner.run(_fetch, self._queries, "list_data_keys_of_user", {"user_id": user_id})
-        if self.report.dry_run or not keys:
+        ids = frozenset(await self._runner.run(data_keys_of, self._queries, user_id))
+        if self.report.dry_run or not ids:
             return
-        ids = frozenset(row[0] for row in keys)
         for table in KEYS_OF_ROWS:
             cursor: tuple[Any, ...] | None = None
             while True:
@@ -730,12 +731,25 @@ async def _redact_events(db: Connection, queries: Queries, query: NamedQuery, gi
     return Counter({"events redacted": count})
 
 
+async def data_keys_of(db: Connection, queries: Queries, user_id: str) -> list[str]:
+    """Return the ids of a user's data keys. One round trip.
+
+    Raises:
+        ConfigurationError: If there are some, and this program has no keys. It could not encrypt again what other users
+            have under them.
+    """
+    rows = await db.fetch(queries.list_data_keys_of_user, {"user_id": user_id})
+    if rows and db.keys is None:
+        raise ConfigurationError(
+            f"user {user_id!r} has data keys, and must be erased by a program with encryption=: it encrypts again what "
+            "other users have under these keys, before they are destroyed"
+        )
+    return [row[0] for row in rows]
+
+
 async def _reseal(
     db: Connection, queries: Queries, table: str, cursor: tuple[Any, ...] | None, key_ids: frozenset[str | None]
 ) -> Reached:
-    if db.keys is None:
-        # Only a program with `encryption=` can encrypt the content again.
-        return Reached(None, 0, 0, 0, ())
     return await reseal_page(db, queries.schema, table, cursor, key_ids)
 
 

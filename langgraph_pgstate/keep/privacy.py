@@ -102,7 +102,8 @@ class AsyncPrivacy:
             ThreadHeldError: If a hold protects the given thread. Nothing was written.
             ThreadInUseError: If a process runs the thread of a message. Nothing was written.
             ThreadArchivedError: If the thread of a message is archived. Nothing was written.
-            ConfigurationError: If an argument is invalid. Nothing was written.
+            ConfigurationError: If an argument is invalid, or the user has data keys and the state has no `encryption`.
+                Nothing was written.
         """
         request, signer = request_erasure(user_id, thread_id, message_id), signer_of(key)
         await self._runner.run(refuse_without_tenant, self._queries, "an erasure")

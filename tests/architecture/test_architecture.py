@@ -808,6 +808,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.exporting.file_line": lambda bench: (bench.codec, {"namespace": ["a"], "path": "/a", "version": 1}),
     "keep.exporting.newest_state": lambda bench: (bench.codec, "t"),
     "keep.erasing.begin": lambda bench: ("erasure", EraseRequest("user", "eve")),
+    "keep.erasing.data_keys_of": lambda bench: ("eve",),
     "keep.erasing.find_open": lambda bench: (EraseRequest("user", "eve"),),
     "keep.erasing.finish": lambda bench: bench.erasing(),
     "keep.erasing.in_erasure": lambda bench: ("erasure", clear_runs_of),

@@ -517,21 +517,44 @@ def test_an_audited_chain_stays_explained(state: PGState, ask: Ask) -> None:
     assert "hers" not in whole(ask, state.schema)
 
 
-def test_keys_of_a_user_and_of_threads_are_destroyed(state: PGState, ask: Ask) -> None:
-    said(state, "held", "my secret garden", "evelyn")
-    for scope in ("user:evelyn", "thread:held", "user:bob", ""):
+def test_keys_of_a_user_and_of_threads_are_destroyed(dsn: str, schema: str, ask: Ask) -> None:
+    encryption = Encryption(LocalMasterKey(bytes(range(32))), scope="user")
+    with PGState.open(dsn, schema=schema, encryption=encryption) as state:
+        said(state, "held", "my secret garden", "evelyn")
+        for scope in ("thread:held", "user:bob", "other"):
+            ask(
+                "INSERT INTO {}.data_keys (key_id, scope, master_id, wrapped, is_current)"
+                f" VALUES ('key of {scope[:4]}{scope[-3:]}', '{scope}', 'm', 'x', true)"
+            )
+        state.threads.hold("held", "case 7", by="counsel")
+        assert not state.privacy.erase(user_id="evelyn").is_complete
+        assert ask("SELECT count(*) FROM {}.data_keys WHERE wrapped IS NULL") == [(0,)]
+        state.threads.release("held", "case 7", by="counsel")
+        assert state.privacy.erase(user_id="evelyn").counts["data_keys destroyed"] == 1
+        left = ask("SELECT scope, wrapped IS NULL AND destroyed_at IS NOT NULL FROM {}.data_keys ORDER BY 2, 1")
+        assert ("user:bob", False) in left
+        gone = [scope for scope, is_destroyed in left if is_destroyed]
+        assert [scope.startswith("erased:") for scope in gone] == [True, True]
+
+
+def test_a_key_that_is_made_during_an_erasure_without_keys_stays(
+    state: PGState, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process encrypts under it meanwhile. The next call, with keys, ends the erasure."""
+    said(state, "hers", "my secret garden", "evelyn")
+    rows = erasing._erase_rows
+
+    async def meanwhile(*given: Any) -> Any:
         ask(
             "INSERT INTO {}.data_keys (key_id, scope, master_id, wrapped, is_current)"
-            f" VALUES ('key of {scope[:4]}{scope[-3:]}', '{scope}', 'm', 'x', true)"
+            " VALUES ('k', 'user:evelyn', 'm', 'x', true)"
         )
-    state.threads.hold("held", "case 7", by="counsel")
-    assert not state.privacy.erase(user_id="evelyn").is_complete
-    assert ask("SELECT count(*) FROM {}.data_keys WHERE wrapped IS NULL") == [(0,)]
-    state.threads.release("held", "case 7", by="counsel")
-    assert state.privacy.erase(user_id="evelyn").counts["data_keys destroyed"] == 1
-    left = ask("SELECT scope, wrapped IS NULL AND destroyed_at IS NOT NULL FROM {}.data_keys ORDER BY 2, 1")
-    assert left[:2] == [("", False), ("user:bob", False)]
-    assert [(scope.startswith("erased:key of "), gone) for scope, gone in left[2:]] == [(True, True)] * 2
+        return await rows(*given)
+
+    monkeypatch.setattr(erasing, "_erase_rows", meanwhile)
+    with pytest.raises(ConfigurationError, match="must be erased by a program with encryption="):
+        state.privacy.erase(user_id="evelyn")
+    assert ask("SELECT wrapped FROM {}.data_keys") == [(b"x",)]
 
 
 def test_content_of_others_under_a_key_of_hers_stays_readable(dsn: str, schema: str, ask: Ask) -> None:
@@ -542,6 +565,14 @@ def test_content_of_others_under_a_key_of_hers_stays_readable(dsn: str, schema: 
         with PGStateSaver.from_conn_string(dsn, schema=schema, encryption=encryption) as saver:
             talk().compile(checkpointer=saver).invoke({"messages": [HumanMessage(text)]}, own("bobs", user))
     assert ask("SELECT count(*) FROM {}.data_keys WHERE scope = 'user:evelyn'") == [(1,)]
+    before = whole(ask, schema)
+    with PGState.open(dsn, schema=schema) as state:
+        # It cannot encrypt what others have under her key again.
+        for dry_run in (True, False):
+            with pytest.raises(ConfigurationError, match="must be erased by a program with encryption="):
+                state.privacy.erase(user_id="evelyn", key=KEY, dry_run=dry_run)
+        assert whole(ask, schema) == before
+        assert state.privacy.erase(user_id="nobody").is_complete
     with PGState.open(dsn, schema=schema, encryption=encryption) as state:
         assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
     assert ask("SELECT wrapped IS NULL FROM {}.data_keys WHERE scope LIKE 'erased:%'") == [(True,)]
