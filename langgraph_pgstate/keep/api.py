@@ -83,7 +83,8 @@ class AsyncArchive:
             ThreadHeldError: If a hold protects a given thread. Nothing was archived.
             NotFoundError: If a given thread does not exist. Nothing was archived.
             ArchiveError: If an archive is damaged when it is read back. None of its threads was deleted.
-            ArchiveUnavailableError: If an archive cannot be stored. None of its threads was deleted.
+            ArchiveUnavailableError: If an archive cannot be stored, or objects of the place cannot be deleted. None of
+                its threads was deleted.
             TenantError: If the tables keep tenants apart, and the state names no tenant. Nothing was archived.
             ConfigurationError: If an argument is invalid. Nothing was archived.
         """

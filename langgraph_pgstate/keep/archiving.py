@@ -12,11 +12,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import uuid4
 
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
-from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, NotFoundError, ThreadHeldError
+from langgraph_pgstate.errors import ArchiveUnavailableError, NotFoundError, ThreadHeldError
 from langgraph_pgstate.keep.objects import Objects
 from langgraph_pgstate.keep.packing import (
     MANIFEST,
@@ -342,21 +343,28 @@ async def archive_threads(
 
 
 async def _check_reachable(runner: Runner, objects: Objects) -> None:
-    """Check that a place can be reached before the row of an archive is stored.
+    """Check that a place stores and deletes objects before the row of an archive is stored.
 
     If the objects of an archive can be neither stored nor deleted, the row of the archive remains. Then no erasure of
-    its threads can end until the place can be reached.
+    its threads can end until they can be deleted.
 
     Raises:
-        ArchiveUnavailableError: If the place cannot be reached.
+        ArchiveUnavailableError: If the place cannot be reached, or does not allow this.
     """
+    # Other processes may check the same place now.
+    name = f"pgstate-check-{uuid4()}"
     try:
-        await runner.wait_for(objects.get, f"none{MANIFEST}")
-    except ArchiveUnavailableError:
+        await runner.wait_for(objects.put, name, b"")
+    except BaseException:
+        with suppress(Exception):
+            await runner.wait_for(objects.delete, name)
         raise
-    except ArchiveError:
-        # The place was reached, and has no such object.
-        return
+    try:
+        await runner.wait_for(objects.delete, name)
+    except ArchiveUnavailableError as error:
+        raise ArchiveUnavailableError(
+            f"{objects.url}/{name}", f"cannot be deleted, and remains: a place of archives must allow it ({error})"
+        ) from error
 
 
 def _grouped(sizes: Mapping[str, tuple[int, int]]) -> Iterator[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -16,7 +17,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from support import FORK, GUARD_SECONDS, examples, wait_until
 from support.keep import agent, answer, bookings, config_of, make_rich_thread, rows_of, states_of
 
-from langgraph_pgstate import PGState, PGStateSaver
+from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.errors import (
     ArchiveError,
@@ -393,6 +394,59 @@ def test_a_place_that_cannot_be_written_leaves_all_as_it_is(
     with pytest.raises(ConfigurationError, match="idle_for"):
         state.archive.put(["t"], to="memory://x", idle_for=timedelta(seconds=-1))
     assert rows_of(dsn, schema, "t") == before
+
+
+class Undeletable(Damaged):
+    """A place that stores objects, but does not delete them."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner, "never", 0)
+
+    def delete(self, name: str) -> None:
+        raise ArchiveUnavailableError(f"{self.url}/{name}", "cannot be reached: access is denied")
+
+
+def test_a_place_that_cannot_delete_is_refused_before_anything_is_stored(
+    state: PGState, dsn: str, schema: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its unfinished archives could never be deleted. The error names the only object that remains."""
+    make_rich_thread(state, "t")
+    before = rows_of(dsn, schema, "t")
+    opened = objects.open_objects
+    with monkeypatch.context() as patch:
+        patch.setattr("langgraph_pgstate.keep.api.open_objects", lambda url: Undeletable(opened(url)))
+        with pytest.raises(ArchiveUnavailableError, match="cannot be deleted, and remains") as caught:
+            state.archive.put(["t"], to=url, idle_for=NOW)
+    (left,) = (tmp_path / "archive").iterdir()
+    assert left.name in str(caught.value)
+    assert ask(dsn, f"SELECT count(*) FROM {schema}.archives") == [(0,)]
+    assert rows_of(dsn, schema, "t") == before
+    left.unlink()
+    assert state.archive.put(["t"], to=url, idle_for=NOW).threads == 1
+    assert sorted(one.suffix for one in (tmp_path / "archive").iterdir()) == [".json", ".pack"]
+
+
+async def test_a_cancelled_probe_leaves_nothing(
+    state: PGState, dsn: str, schema: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rich_thread(state, "t")
+    put, begun, goes_on = objects._Folder.put, threading.Event(), threading.Event()
+
+    def slow(self: Any, name: str, data: bytes) -> None:
+        put(self, name, data)
+        begun.set()
+        assert goes_on.wait(GUARD_SECONDS)
+
+    monkeypatch.setattr(objects._Folder, "put", slow)
+    async with AsyncPGState.open(dsn, schema=schema) as other:
+        archiving_it = asyncio.ensure_future(other.archive.put(["t"], to=url, idle_for=NOW))
+        await asyncio.to_thread(begun.wait, GUARD_SECONDS)
+        archiving_it.cancel()
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await archiving_it
+    assert [*(tmp_path / "archive").iterdir()] == []
+    assert ask(dsn, f"SELECT count(*) FROM {schema}.archives") == [(0,)]
 
 
 def test_a_dry_run_counts_and_writes_nothing(state: PGState, dsn: str, schema: str, url: str) -> None:
