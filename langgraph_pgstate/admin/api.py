@@ -57,7 +57,7 @@ from langgraph_pgstate.record import conversations
 from langgraph_pgstate.record.types import Problem
 from langgraph_pgstate.schema import setup as schemas
 from langgraph_pgstate.schema.queries import Queries, langgraph_queries, queries
-from langgraph_pgstate.schema.tenancy import Tenancy, of_tenant
+from langgraph_pgstate.schema.tenancy import Tenancy, has_walls, list_tenants_or_raise, of_tenant
 from langgraph_pgstate.schema.types import SchemaStatus
 from langgraph_pgstate.threads import prune
 from langgraph_pgstate.threads.types import Progress
@@ -266,6 +266,17 @@ class Admin:
             report.types = tuple(sorted(f"{module}:{name}" for module, name in collector.types - SAFE_TYPES))
             report.others = collector.others
         return report
+
+    def tenants(self) -> list[str]:
+        """Return the names of all tenants; none if the tables do not keep tenants apart.
+
+        Raises:
+            TenantError: If the role may not list the tenants.
+        """
+        if not self._database.whole.run(has_walls, self._queries):
+            return []
+        found: list[str] = self._database.whole.run(list_tenants_or_raise, self._queries)
+        return found
 
     def data_keys(self) -> list[KeyCounts]:
         """Return, for each master key, the number of data keys that it has wrapped."""

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from langgraph_pgstate.cli.drawing import console, escape
-from langgraph_pgstate.cli.output import count, new_table, one_of, print_json, print_problems, print_table, progress
+from langgraph_pgstate.cli.drawing import console, errors, escape
+from langgraph_pgstate.cli.output import (
+    as_json,
+    count,
+    new_table,
+    one_of,
+    print_json,
+    print_problems,
+    print_table,
+    progress,
+)
 from langgraph_pgstate.cli.target import Target
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, EncryptionError, TenantError
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.admin.api import Admin
+    from langgraph_pgstate.admin.types import RotationReport
 
 ACTIONS: Final = ("status", "rewrap", "rotate", "encrypt", "words")
 
@@ -35,7 +50,8 @@ def encryption(
     """Count, rewrap or rotate keys; encrypt content; add words.
 
     The master keys are those of PGSTATE_ENCRYPTION_KEYS. The application may run. After an interruption, call it again
-    to continue. After `words`, searches also find what was encrypted before PGSTATE_ENCRYPTION_SEARCH=words was set.
+    to continue. If the tables keep tenants apart, all tenants are served in turn, or with `pgstate --tenant NAME` one.
+    After `words`, searches also find what was encrypted before PGSTATE_ENCRYPTION_SEARCH=words was set.
     """
     for given, name, wanted in (
         (scope, "--scope", "rotate"),
@@ -45,52 +61,80 @@ def encryption(
         if given and action != wanted:
             raise ConfigurationError(f"{name} requires {wanted}, got {action}")
     target: Target = ctx.obj
-    with target.admin(accept_plain=action == "encrypt") as admin:
-        if action == "status":
-            counts = admin.data_keys()
-            if target.is_json:
-                print_json({"masters": counts})
-                return
-            table = new_table("master key", "current", "replaced", "retired", "destroyed")
-            for one in counts:
-                table.add_row(escape(one.master_id), *(f"{number:,}" for number in one[1:]))
-            print_table(table)
-            return
-        if action == "rewrap":
-            with progress("wrapping keys") as advance:
-                changed = admin.rewrap_keys(every=every, progress=lambda done: advance(done, None))
-            if target.is_json:
-                print_json({"keys": changed})
-            else:
-                console.print(f"wrapped {count(changed, 'data key')} again")
-            return
+    names: list[str] = []
+    if target.tenant is None and target.dsn is not None:
+        # A role that may not list tenants gets the error of the action, and one that sees all rows the status of all.
+        with suppress(TenantError), target.admin() as admin:
+            names = admin.tenants()
+    targets = [replace(target, tenant=name) for name in names] or [target]
+
+    def act(one: Target, *, wait: bool = not no_wait) -> Any:
+        with one.admin(accept_plain=action == "encrypt") as admin:
+            return _act(admin, action, scope, every, wait)
+
+    begun: dict[str | None, RotationReport] = {}
+    if action == "rotate" and names and not no_wait:
+        # Begin all rotations first, so that the call waits once, and not for each tenant.
+        for one in targets:
+            # The call below raises the same error.
+            with suppress(EncryptionError):
+                begun[one.tenant] = act(one, wait=False)
+    is_whole = True
+    for one in targets:
+        first = found = begun.get(one.tenant)
+        try:
+            if first is None:
+                found = act(one)
+            elif first.left:
+                found = act(one)
+                found.keys, found.values = found.keys + first.keys, found.values + first.values
+        except EncryptionError as error:
+            if not names:
+                raise
+            is_whole = False
+            errors.print(f"[bold red]tenant {escape(str(one.tenant))}:[/] {escape(str(error))}")
+            continue
+        _show(target, action, found, one.tenant if names else None)
+        is_whole = is_whole and not getattr(found, "problems", ())
+    raise typer.Exit(int(not is_whole))
+
+
+def _act(admin: Admin, action: str, scope: str | None, every: bool, wait: bool) -> Any:
+    """Run an action on the rows of a tenant, or of tables without tenants."""
+    if action == "status":
+        return admin.data_keys()
+    if action == "rewrap":
+        with progress("wrapping keys") as advance:
+            return admin.rewrap_keys(every=every, progress=lambda done: advance(done, None))
+    with progress("adding words" if action == "words" else "encrypting") as advance:
+        given: Any = {"progress": lambda reached: advance(reached.rows, None)}
         if action == "words":
-            with progress("adding words") as advance:
-                report = admin.add_words(progress=lambda reached: advance(reached.rows, None))
-            if target.is_json:
-                print_json(report)
-            else:
-                rows = count(report.rows, "row")
-                console.print(f"looked at {rows}, added digests of words to {count(report.values, 'row')}")
-            return
-        with progress("encrypting") as advance:
-            report = (
-                admin.encrypt(progress=lambda reached: advance(reached.rows, None))
-                if action == "encrypt"
-                else admin.rotate_keys(
-                    scope=scope, wait=not no_wait, progress=lambda reached: advance(reached.rows, None)
-                )
-            )
+            return admin.add_words(**given)
+        return admin.encrypt(**given) if action == "encrypt" else admin.rotate_keys(scope=scope, wait=wait, **given)
+
+
+def _show(target: Target, action: str, found: Any, tenant: str | None) -> None:
+    of_tenant = {} if tenant is None else {"tenant": tenant}
     if target.is_json:
-        print_json(report)
+        name = {"status": "masters", "rewrap": "keys"}.get(action)
+        print_json(of_tenant | (as_json(found) if name is None else {name: found}))
+        return
+    if tenant is not None:
+        console.print(f"tenant {escape(tenant)}:")
+    if action == "rewrap":
+        console.print(f"wrapped {count(found, 'data key')} again")
+    elif action == "status":
+        table = new_table("master key", "current", "replaced", "retired", "destroyed")
+        for one in found:
+            table.add_row(escape(one.master_id), *(f"{number:,}" for number in one[1:]))
+        print_table(table)
+    elif action == "words":
+        console.print(f"looked at {count(found.rows, 'row')}, added digests of words to {count(found.values, 'row')}")
     else:
-        console.print(f"looked at {count(report.rows, 'row')}, encrypted {count(report.values, 'value')} again")
+        console.print(f"looked at {count(found.rows, 'row')}, encrypted {count(found.values, 'value')} again")
         if action == "rotate":
             console.print(
-                f"made {count(report.keys, 'data key')}, retired {report.retired:,}; "
-                f"{report.left:,} are not retired yet"
+                f"made {count(found.keys, 'data key')}, retired {found.retired:,}; {found.left:,} are not retired yet"
             )
-        if report.problems:
-            print_problems(report.problems, "values do not decrypt")
-    if report.problems:
-        raise typer.Exit(1)
+        if found.problems:
+            print_problems(found.problems, "values do not decrypt")
