@@ -134,12 +134,12 @@ class AsyncRuns(AsyncRunQueue):
         return (await self._enqueue([request], connection))[0]
 
     async def enqueue_batch(
-        self, runs: Sequence[EnqueueRequest], *, connection: AsyncPsycopgConnection | None = None
+        self, runs: Sequence[EnqueueRequest | RunRequest], *, connection: AsyncPsycopgConnection | None = None
     ) -> list[AsyncRunHandle]:
         """Enqueue several runs: all or none, in one round trip.
 
         Args:
-            runs: Dicts of the arguments and options of `enqueue`.
+            runs: Dicts of the arguments and options of `enqueue`, or runs that `encoder.many` has made of them.
             connection: As for `enqueue`.
 
         Raises:
@@ -406,7 +406,7 @@ class Runs(RunQueue):
         return self._enqueue([self.encoder.one(graph, input, command, options)], connection)[0]
 
     def enqueue_batch(
-        self, runs: Sequence[EnqueueRequest], *, connection: PsycopgConnection | None = None
+        self, runs: Sequence[EnqueueRequest | RunRequest], *, connection: PsycopgConnection | None = None
     ) -> list[RunHandle]:
         """Blocking twin of `AsyncRuns.enqueue_batch`."""
         return self._enqueue(self.encoder.many(runs), connection)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -21,7 +20,7 @@ from langgraph_pgstate.errors import (
     ThreadDeletedError,
 )
 from langgraph_pgstate.runs.cancelling import SUPERSEDING, supersede
-from langgraph_pgstate.runs.requests import RunRequest
+from langgraph_pgstate.runs.requests import RunRequest, distinct
 from langgraph_pgstate.runs.types import EnqueuedRun
 from langgraph_pgstate.schema.queries import Queries, Statement
 
@@ -55,7 +54,7 @@ async def enqueue(
         ConfigurationError: If the id is that of a run which was not enqueued, or of another thread's run.
         NotFoundError: If the checkpoint from which a run starts does not exist.
     """
-    given = _distinct(requests)
+    given = distinct(requests)
     rows = [request.row for request in given]
     # The checks get rows without options and metadata. Only the statement that stores these columns encrypts them, so
     # no other statement may contain them.
@@ -99,28 +98,6 @@ async def enqueue(
         raise refused from error
     new = {row[0] for row in added}
     return [EnqueuedRun(request.thread_id, request.run_id, request.run_id in new) for request in requests]
-
-
-def _distinct(requests: Sequence[RunRequest]) -> list[RunRequest]:
-    """Return requests without repetitions.
-
-    Raises:
-        ConfigurationError: If two requests have the same id but different threads, or if a later request on a thread
-            has another strategy than `enqueue`.
-    """
-    found: dict[str, RunRequest] = {}
-    threads: Counter[str] = Counter()
-    for request in requests:
-        if found.setdefault(request.run_id, request).thread_id != request.thread_id:
-            raise ConfigurationError(f"run_id must name one run, but {request.run_id!r} is given for two threads")
-    for request in found.values():
-        threads[request.thread_id] += 1
-        if request.strategy != "enqueue" and threads[request.thread_id] > 1:
-            raise ConfigurationError(
-                f"multitask_strategy must be 'enqueue' for run {request.run_id!r}, not {request.strategy!r}, because "
-                f"the batch has several runs of thread {request.thread_id!r}"
-            )
-    return list(found.values())
 
 
 async def _enqueued_before(db: Connection, queries: Queries, requests: Sequence[RunRequest]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -237,6 +238,28 @@ def _clear_metadata(codec: ValueCodec, metadata: Mapping[str, Any]) -> dict[str,
     return to_json(metadata)[0] if metadata and codec.is_native else None
 
 
+def distinct(requests: Sequence[RunRequest]) -> list[RunRequest]:
+    """Return requests without repetitions.
+
+    Raises:
+        ConfigurationError: If two requests have the same id but different threads, or if a later request on a thread
+            has another strategy than `enqueue`.
+    """
+    found: dict[str, RunRequest] = {}
+    threads: Counter[str] = Counter()
+    for request in requests:
+        if found.setdefault(request.run_id, request).thread_id != request.thread_id:
+            raise ConfigurationError(f"run_id must name one run, but {request.run_id!r} is given for two threads")
+    for request in found.values():
+        threads[request.thread_id] += 1
+        if request.strategy != "enqueue" and threads[request.thread_id] > 1:
+            raise ConfigurationError(
+                f"multitask_strategy must be 'enqueue' for run {request.run_id!r}, not {request.strategy!r}, because "
+                f"the batch has several runs of thread {request.thread_id!r}"
+            )
+    return list(found.values())
+
+
 class RunEncoder:
     """A validator and encoder of runs, with the settings of a state.
 
@@ -261,15 +284,23 @@ class RunEncoder:
         known: Any = {"known_graphs": self._graphs, "keys": self._keys, "run_key": self._run_key}
         return request_run(self.codec, graph, input, command, **known, **options)
 
-    def many(self, runs: Sequence[Mapping[str, Any]]) -> list[RunRequest]:
-        """Return the runs of a batch."""
+    def many(self, runs: Sequence[Mapping[str, Any] | RunRequest]) -> list[RunRequest]:
+        """Return the runs of a batch. Runs that this method has returned stay as they are.
+
+        Raises:
+            ConfigurationError: If an argument is invalid, or the runs cannot be enqueued together.
+        """
         found = []
         for run in runs:
+            if isinstance(run, RunRequest):
+                found.append(run)
+                continue
             options: Any = dict(run)
             if "graph" not in options:
                 raise ArgumentTypeError("each run of a batch must name its graph")
             graph, input, command = options.pop("graph"), options.pop("input", None), options.pop("command", None)
             found.append(self.one(graph, input, command, options))
+        distinct(found)
         return found
 
 

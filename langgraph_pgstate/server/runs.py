@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 from urllib.parse import urlsplit
 
 from langchain_core.utils.uuid import uuid7
@@ -63,9 +63,7 @@ async def create(call: Call) -> Response:
 
 async def create_batch(call: Call) -> Response:
     """Create several runs: all of them or none."""
-    async with _making(call) as made:
-        requests = [await _request(call, body, body.thread_id, made=made) for body in call.body.runs]
-        handles = await call.state.runs.enqueue_batch(requests)
+    handles = await _enqueue(call, [await _plan(call, body, body.thread_id) for body in call.body.runs])
     return _json([run_of(await found_run(call, one.thread_id, one.run_id)) for one in handles])
 
 
@@ -260,10 +258,42 @@ def _clients(call: Call, config: Mapping[str, Any]) -> dict[str, Any]:
 
 async def enqueue(call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None) -> AsyncRunHandle:
     """Enqueue a run for the caller. With a `run_id`, a repeated call enqueues no second run."""
+    return (await _enqueue(call, [await _plan(call, body, thread_id, run_id)]))[0]
+
+
+class _Plan(NamedTuple):
+    """A run to enqueue.
+
+    Attributes:
+        options: The arguments of `runs.enqueue`.
+        make: Labels the run's thread, or creates it if it is missing.
+        is_new: Whether the thread is missing.
+        is_stateless: Whether the client has named no thread.
+    """
+
+    options: dict[str, Any]
+    make: Callable[[], Awaitable[Thread]]
+    is_new: bool
+    is_stateless: bool
+
+
+async def _enqueue(call: Call, plans: Sequence[_Plan]) -> list[AsyncRunHandle]:
+    """Enqueue runs: all or none. Missing threads are created after the runs are validated.
+
+    Raises:
+        HTTPException: 404 if a run on a missing thread starts from a checkpoint.
+    """
+    runs, given = call.state.runs, [plan.options for plan in plans]
+    requests = await compute(given, runs.encoder.many, given)
+    for plan, request in zip(plans, requests, strict=True):
+        if plan.is_new and request.start is not None:
+            raise missing("checkpoint", request.start[1])
     async with _making(call) as made:
-        options = await _request(call, body, thread_id, run_id, made=made)
-        graph, input, command = options.pop("graph"), options.pop("input"), options.pop("command")
-        return await call.state.runs.enqueue(graph, input, command=command, **options)
+        for plan in plans:
+            thread = await plan.make()
+            if plan.is_stateless:
+                made.append(thread.thread_id)
+        return await runs.enqueue_batch(requests)
 
 
 @asynccontextmanager
@@ -283,10 +313,8 @@ async def _making(call: Call) -> AsyncIterator[list[str]]:
         raise
 
 
-async def _request(
-    call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None, *, made: list[str]
-) -> Any:
-    """Return the arguments with which a run is enqueued. If its thread is missing, create the thread."""
+async def _plan(call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None) -> _Plan:
+    """Return the run that a body describes. Nothing is written."""
     check_webhook(call, body.webhook)
     modes = kept_modes(body.stream_mode)
     assistant = await choose(call, body.assistant_id)
@@ -310,24 +338,30 @@ async def _request(
     metadata = value.get("metadata") or {}
     checkpoint = {} if body.checkpoint is None else body.checkpoint.configurable()
     checkpoint_id = body.checkpoint_id or checkpoint.get("checkpoint_id")
-    thread = await _thread(call, body, thread_id, checkpoint_id, {**metadata, **graph}, scope)
-    if thread_id is None:
-        made.append(thread.thread_id)
+    thread = await _thread(call, body, thread_id, checkpoint_id, scope)
+    id = thread_id or str(uuid7())
+    make: Callable[[], Awaitable[Thread]]
+    if thread is None:
+        ttl = _STATELESS_TTL if thread_id is None and body.on_completion != "keep" else None
+        make = partial(_create, call, id, {**metadata, **graph}, scope, ttl)
+    else:
+        make = partial(labelled, call, thread, graph)
+    of_thread = {**metadata, **graph} if thread is None else {**thread.metadata, **graph}
     given = {} if body.config is None else body.config.model_dump(exclude_none=True)
     if headers := call.headers:
         given = {**given, "configurable": {**given.get("configurable", {}), **headers}}
     config, context = arguments_of(call, assistant, given, body.context)
-    config["configurable"] |= await _place(call, thread, checkpoint, checkpoint_id)
-    return {
+    config["configurable"] |= await _place(call, id, checkpoint, checkpoint_id)
+    options = {
         "graph": name,
         "input": body.input if body.command is None else None,
         "command": None if body.command is None else body.command.command(),
-        "thread_id": thread.thread_id,
+        "thread_id": id,
         "run_id": value["run_id"],
         "checkpoint_id": checkpoint_id,
         "config": config,
         "context": context,
-        "metadata": {**call.metadata({**assistant.metadata, **thread.metadata}), **metadata, **graph},
+        "metadata": {**call.metadata({**assistant.metadata, **of_thread}), **metadata, **graph},
         "interrupt_before": body.interrupt_before,
         "interrupt_after": body.interrupt_after,
         "multitask_strategy": body.multitask_strategy,
@@ -338,10 +372,11 @@ async def _request(
         "traceparent": call.request.headers.get("traceparent"),
         "durability": body.durability or {None: None, True: "async", False: "exit"}[body.checkpoint_during],
     }
+    return _Plan(options, make, thread is None, thread_id is None)
 
 
 async def _place(
-    call: Call, thread: Thread, checkpoint: Mapping[str, Any], checkpoint_id: str | None
+    call: Call, thread_id: str, checkpoint: Mapping[str, Any], checkpoint_id: str | None
 ) -> dict[str, Any]:
     """Return the keys of a config that name the subgraph in which a run starts, and the outer graphs' checkpoints.
 
@@ -352,9 +387,7 @@ async def _place(
     if not ns or checkpoint_id is None:
         return {"checkpoint_map": map} if map else {}
     if not map:
-        found = await call.state.saver.aget_tuple(
-            config_at(thread.thread_id, checkpoint_ns=ns, checkpoint_id=checkpoint_id)
-        )
+        found = await call.state.saver.aget_tuple(config_at(thread_id, checkpoint_ns=ns, checkpoint_id=checkpoint_id))
         if found is None:
             raise missing("checkpoint", checkpoint_id)
         map = {**found.metadata.get("parents", {}), ns: checkpoint_id}
@@ -362,35 +395,35 @@ async def _place(
 
 
 async def _thread(
-    call: Call,
-    body: RunCreate,
-    thread_id: str | None,
-    checkpoint_id: str | None,
-    metadata: Mapping[str, Any],
-    scope: Scope | None,
-) -> Thread:
-    """Return the thread of a run. Create a missing thread, unless the body forbids it.
+    call: Call, body: RunCreate, thread_id: str | None, checkpoint_id: str | None, scope: Scope | None
+) -> Thread | None:
+    """Return the thread of a run; `None` if it is missing, and is to be created.
 
     Raises:
         HTTPException: 404 if the thread is missing, and the run starts from a checkpoint or `if_not_exists` is
             `reject`.
     """
-    user_id = None if call.user is None else call.user.identity
     if thread_id is not None:
         thread = await call.state.threads.get(thread_id, scope=scope)
         if thread is not None:
-            return await labelled(call, thread, {name: metadata[name] for name in ("graph_id", "assistant_id")})
+            return thread
         if body.if_not_exists == "reject":
             raise missing("thread", thread_id)
     if checkpoint_id is not None:
         raise missing("checkpoint", checkpoint_id)
-    is_temporary = thread_id is None and body.on_completion != "keep"
+    return None
+
+
+async def _create(
+    call: Call, thread_id: str, metadata: Mapping[str, Any], scope: Scope | None, ttl: timedelta | None
+) -> Thread:
+    """Create the thread of a run, unless it was created meanwhile, and return it."""
     return await call.state.threads.create(
         thread_id,
         metadata=metadata,
-        user_id=user_id,
+        user_id=None if call.user is None else call.user.identity,
         agent=metadata["graph_id"],
-        ttl=_STATELESS_TTL if is_temporary else None,
+        ttl=ttl,
         if_exists="do_nothing",
         scope=scope,
     )

@@ -322,3 +322,20 @@ async def test_a_run_has_the_headers_that_are_chosen(dsn: str, schema: str) -> N
         for configurable in ({}, {"x-level": "3"}):
             body = {"assistant_id": "looking", "input": {}, "config": {"configurable": configurable}}
             assert (await client.post("/runs/wait", json=body)).json() == {"answer": "2"}
+
+
+async def test_a_refused_run_leaves_no_thread(server: AgentServer) -> None:
+    """Also one of a batch, and one that the database would refuse."""
+    run = {"assistant_id": "chat", "if_not_exists": "create", "input": {"messages": []}}
+    too_long = {**run, "input": {"count": 2**70}}
+    elsewhere = {**run, "config": {"configurable": {"checkpoint_id": "none"}}}
+    nowhere = {**run, "if_not_exists": "reject", "thread_id": "none"}
+    twice = [{**run, "thread_id": "new", "multitask_strategy": strategy} for strategy in ("enqueue", "reject")]
+    async with http(server) as client:
+        for body, status in ((too_long, 422), (elsewhere, 404)):
+            for path in ("/threads/new/runs", "/threads/new/runs/wait", "/threads/new/runs/stream"):
+                assert (await client.post(path, json=body)).status_code == status
+        for bodies, status in (([{**run, "thread_id": "new"}, nowhere], 404), ([run, too_long], 422), (twice, 422)):
+            assert (await client.post("/runs/batch", json=bodies)).status_code == status
+        assert (await client.post("/threads/count", json={})).json() == 0
+        assert (await client.post("/threads/new/runs", json=run)).status_code == 200
