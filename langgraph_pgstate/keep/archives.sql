@@ -1,9 +1,9 @@
 -- name: list_thread_tables
 -- Return the tables with rows of threads, except the given tables, referenced tables first. Each row has name, columns,
 -- types, and statements that read, digest, delete, insert and decode rows. Rows are read in the binary format of
--- PostgreSQL's records, with arrays as text, and decoded as JSON. The last two columns are statements over all these tables: one counts rows and bytes of
--- threads, and one finds threads with rows outside of `threads`. If columns are given, as `table.column`, return only
--- these, in the given order.
+-- PostgreSQL's records, with arrays as text, and decoded to JSON. The last two columns are statements over all these
+-- tables: one counts rows and bytes of threads, and one finds threads with rows outside of `threads`. If columns are
+-- given, as `table.column`, return only these, in the given order.
 WITH tables AS (
     SELECT c.oid, c.relname::text AS name, format('%I.%I', n.nspname, c.relname) AS path,
         EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f') AS is_referring

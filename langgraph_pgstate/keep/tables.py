@@ -90,11 +90,12 @@ async def list_tables(
     }
     rows = await db.fetch(queries.list_thread_tables, parameters)
     contents = queries.export_thread_rows.contents
-    found = [_table(*row[:8], contents) for row in rows]
+    found = [_table(contents, *row[:8]) for row in rows]
     return Tables(tuple(found), _query("measure_threads", rows[0][8], 1), _query("find_rows", rows[0][9], 1))
 
 
 def _table(
+    contents: Contents | None,
     name: str,
     columns: Sequence[str],
     types: Sequence[str],
@@ -103,7 +104,6 @@ def _table(
     delete: str,
     insert: str,
     decode: str,
-    contents: Contents | None,
 ) -> Table:
     return Table(
         name,
