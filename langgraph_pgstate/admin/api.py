@@ -44,6 +44,7 @@ from langgraph_pgstate.errors import (
     ConfigurationError,
     CorruptStateError,
     DatabaseError,
+    DataKeyError,
     DecryptionError,
     NotEncryptedError,
     PGStateError,
@@ -679,7 +680,7 @@ class Admin:
         while True:
             try:
                 return source.run_once(lend)
-            except (CorruptStateError, ConfigurationError, DecryptionError, NotEncryptedError) as error:
+            except (CorruptStateError, ConfigurationError, DataKeyError, DecryptionError, NotEncryptedError) as error:
                 return _failure(thread_id, error)
             except DatabaseError as error:
                 if (error.sqlstate or "").startswith(_DATA_ERRORS):

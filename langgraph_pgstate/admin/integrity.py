@@ -15,7 +15,7 @@ from langgraph_pgstate.codec.states import Elements, Entry, Inline, Slice, State
 from langgraph_pgstate.codec.values import ValueCodec, split_array
 from langgraph_pgstate.codec.writes import unpack_writes
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
+from langgraph_pgstate.errors import CorruptStateError, EncryptionError, UnreadableFormatError
 from langgraph_pgstate.record.types import Problem
 from langgraph_pgstate.runs.inputs import open_input
 from langgraph_pgstate.runs.requests import read_options
@@ -261,8 +261,8 @@ class _Check:
         segment = self.segments[segment_id]
         try:
             content = frames.unpack(frame, f"segment {segment_id}")
-        except (CorruptStateError, UnreadableFormatError) as error:
-            segment.why = error.why
+        except (CorruptStateError, UnreadableFormatError, EncryptionError) as error:
+            segment.why = _why(error)
             return
         segment.why = None
         segment.size = len(content)

@@ -627,7 +627,7 @@ def _open_value(cipher: Cipher, part: _Part, value: Any, find: Callable[[str], A
         except (PGStateError, ValueError) as error:
             if part.is_told:
                 return error
-            if part.is_lenient and isinstance(error, DecryptionError):
+            if part.is_lenient and isinstance(error, EncryptionError):
                 return None
             raise
     try:

@@ -24,6 +24,10 @@ SHORT = timedelta(seconds=1)
 USERS = ("anna", "bert", "carl")
 
 
+LOST = "DELETE FROM {}.data_keys WHERE scope = 'thread:t0'"
+PLAIN = """UPDATE {}.checkpoints SET metadata = '{{"step": 7, "secret": 1}}' WHERE thread_id = 't0'"""
+
+
 def put_all(saver: PGStateSaver, count: int, first: int = 0) -> None:
     """Threads of several users, with segments, small and large values, writes and metadata."""
     for number in range(first, first + count):
@@ -188,6 +192,24 @@ def test_a_damaged_value_keeps_its_key(dsn: str, schema: str, connection: psycop
     assert {problem.thread_id for problem in report.problems} == {"t0"}
     assert all("segments.data" in problem.where for problem in report.problems)
     assert len(keys_in_use(dsn, schema)) == 2
+
+
+@pytest.mark.parametrize("damage", [LOST, PLAIN])
+def test_content_under_a_lost_key_or_under_none_stops_no_check_and_no_export(
+    damage: str, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    encryption = Encryption(MASTER, scope="thread", cache_for=SHORT)
+    with PGStateSaver.from_conn_string(dsn, schema=schema, encryption=encryption) as saver:
+        put_all(saver, 2)
+    connection.execute(damage.format(f'"{schema}"').encode())
+    with Admin.open(dsn, schema=schema, encryption=encryption) as admin:
+        report = admin.check()
+        exported = admin.export_langgraph(dsn, target_schema=f"{schema}_theirs")
+    connection.execute(f'DROP SCHEMA "{schema}_theirs" CASCADE'.encode())
+    assert [one.thread_id for one in exported.differences] == ["t0"]
+    assert exported.threads == report.threads == 2
+    assert report.problems
+    assert all("'t0'" in str(problem) for problem in report.problems), report.problems
 
 
 def test_what_is_plain_is_encrypted(dsn: str, schema: str) -> None:
