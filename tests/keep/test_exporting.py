@@ -235,8 +235,11 @@ def test_an_archive_that_cannot_be_read_is_named_by_the_export(state: PGState, t
     assert ["is damaged" in problems[0], "does not exist" in problems[1], len(problems)] == [True, True, 2]
 
 
-def test_a_thread_that_is_archived_or_restored_meanwhile_is_exported(state: PGState, tmp_path: Path) -> None:
+def test_a_thread_that_is_archived_or_restored_meanwhile_is_exported(
+    state: PGState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither its rows nor its archive are missed."""
+    monkeypatch.setattr(exporting, "_PAGE", 1)
     for thread_id in ("a", "b"):
         said(state, thread_id, f"garden {thread_id}", "evelyn")
     place = {"to": tmp_path.as_uri(), "idle_for": timedelta(0)}
