@@ -402,7 +402,8 @@ class LeaseHeldError(LeaseError):
         expires_at: End of the lease, unless it is renewed.
         fencing_token: Number of the lease.
         acquired_at: Start of the lease, by the database's clock.
-        run_id: The run that holds the lease, if its checkpoints or the record name it.
+        run_id: The run that holds the lease; `None` if it has neither stored a checkpoint under this lease nor been
+            recorded yet.
     """
 
     retryable = True

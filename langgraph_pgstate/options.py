@@ -95,7 +95,9 @@ def check_lasting(url: str) -> str:
         ConfigurationError: If the URL names the memory of this process.
     """
     if url.strip().lower().startswith("memory:"):
-        raise ConfigurationError(f"the URL of an archive must name a bucket or a folder, not memory, got {url!r}")
+        raise ConfigurationError(
+            f"the URL must name a bucket or a folder: what is stored at {url!r} is lost when the process ends"
+        )
     return url
 
 

@@ -112,7 +112,10 @@ class StartedWork:
             await asyncio.wait(tasks)
 
     def when_threads_ended(self, function: Callable[[], Any]) -> None:
-        """Call a function in the last thread of this work when it ends, or now if none runs. Needs no event loop."""
+        """Call a function when no thread of this work is left: now if there is none, else when the last thread ends.
+
+        The call may come from any thread. This needs no event loop.
+        """
         with self._lock:
             thread = next(iter(self._threads), None)
         if thread is None:

@@ -1,4 +1,7 @@
-"""The names of rich that commands use, imported at their first use: `--help` and `--version` need none."""
+"""Classes and functions of the library `rich` for commands.
+
+Each is imported at its first use, because `--help` and `--version` do not need `rich`.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ AsyncPsycopgConnection = psycopg.AsyncConnection[Any]
 # locks: the server ends the session.
 _IDLE_TIMEOUT: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
 _ADAPTER: Final = "_pgstate_adapter"
-# Interval in seconds at which a wait checks for interrupts of the thread.
+# Interval in seconds at which psycopg wakes from a wait for the server, so that time limits (`within`) and Ctrl-C are
+# noticed.
 _CHECK_SECONDS: Final = 0.1
 # Seconds to wait for the response to an empty statement. After that time the connection counts as lost.
 _PING_SECONDS: Final = 3.0

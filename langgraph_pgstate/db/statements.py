@@ -368,8 +368,8 @@ class _Pipeline:
     def __init__(self, pgconn: Any) -> None:
         self._pgconn = pgconn
         self._sending: list[Callable[[], None]] = []
-        # For each expected result, the text that is prepared; `None` for a statement that is executed, empty for a
-        # removal.
+        # What each expected result belongs to: the text of a statement that is being prepared, `None` for an execution,
+        # `b""` for the removal of a prepared statement.
         self._expected: list[bytes | None] = []
         self.results: list[Any] = []
         self.prepared: list[bytes] = []

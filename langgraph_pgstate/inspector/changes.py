@@ -101,7 +101,7 @@ def within(call: PageCall) -> timedelta | None:
 def done(what: str, error: AlreadyDoneError, more: str = "") -> HTTPException:
     """Return the refusal of an action that another person did before: `checkpoint 'x' was forked 2 s ago by Eve`."""
     happened = told_by(_VERBS.get(error.action, error.action), error.done_at, error.done_by)
-    return refuse(409, f"{what} was {happened}{more}. Look at it again, then decide")
+    return refuse(409, f"{what} was {happened}{more}. Look at {what} again, then decide")
 
 
 async def moved(call: Call, thread_id: str) -> HTTPException:

@@ -57,7 +57,7 @@ async def ask(call: PageCall) -> Page:
     """
     found, at = await call.thread("read"), call.query("at")
     if at is None:
-        raise missing("checkpoint", "")
+        raise refuse(404, "the address must name a checkpoint: at=CHECKPOINT")
     if (head := call.query("head")) is not None:
         data = {**_data(call, found, at, head), "meanwhile": await _meanwhile(call, found, head)}
         return Page("edit.html", _TITLE, data, is_live=True)

@@ -41,7 +41,8 @@ _SHOWN: Final = 3000
 # Estimated numbers of characters of the HTML of a form, and of a field.
 _FORM: Final = 250
 _FIELD: Final = 60
-# Maximum number of characters of a question, and of the rest of its value, on pages other than that of interrupts.
+# Maximum number of characters of an interrupt's question, and of the rest of the interrupt's value, on the pages of its
+# thread and its run.
 _MOST_QUESTION: Final = 2000
 _MOST_REST: Final = 600
 _MOST_EDITED: Final = 12_000

@@ -32,7 +32,7 @@ _INTERRUPTS: Final = 20
 _LATER: Final = 20
 _INPUT: Final = 1000
 _SUMS: Final = 4
-# Parameters of the address for which the list shows sums.
+# The list shows sums if the address has one of these parameters.
 _SUMMED_WITH: Final = ("agent", "user", "tenant", "model", "since", "day", "by")
 _FEEDBACK: Final = 20
 # Maximum number of forks that are followed to find the source of a run.

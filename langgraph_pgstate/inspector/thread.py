@@ -145,7 +145,10 @@ def _file(message: Any, part: int) -> Response:
 
 
 async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> CheckpointTree:
-    """Return a fork's tree with the names of the copied tasks. Only the source thread's tree has these names."""
+    """Return a fork's tree, with the names of its copied tasks filled in from the source thread's tree.
+
+    The fork's own tree does not have them.
+    """
     source_id = found.forked_from_thread_id
     if source_id is None or all("" not in node.tasks for node in tree.nodes) or not await _may_read(call, source_id):
         return tree

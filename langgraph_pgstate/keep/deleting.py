@@ -200,7 +200,8 @@ async def delete_copies(
                 "missing object back, or delete this one too if the archive is gone for good",
             )
         if copies.others:
-            # Keep the archive's row. Stubs of the other threads name the archive, and its objects may be found again.
+            # Keep the archive's row, because stubs of the other threads name the archive. Somebody may still find its
+            # objects and put them back.
             threads = await runner.run(end_archive, queries, copies, deletion_id, by)
             return DeletionReport(threads, len(copies.thread_ids), 1, 0)
     rewritten = 0

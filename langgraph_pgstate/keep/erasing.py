@@ -371,7 +371,8 @@ class _Work:
                 await self._other(heir, _redact_heir, self._codec, heir, source)
         kept = {one.thread_id for one in self.report.kept}
         needed = {source: heir for heir, source in others if heir in kept}
-        # Erase the thread itself last, because a repeated call finds its forks and copies by it.
+        # Erase the thread itself last. If this call is interrupted, a repeated call must still find the thread, to
+        # erase the rest of its forks and copies.
         for id in members:
             is_new = id not in self._done
             self._done.add(id)
@@ -405,7 +406,8 @@ class _Work:
         """Remove a thread's id from the events of its relatives: its sources, its forks and its copies.
 
         The threads in `members` keep their events, because they are erased completely. The thread itself is erased
-        afterwards, because a repeated call finds its relatives by its row.
+        afterwards. If this call is interrupted, a repeated call must still find the thread's row, which names its
+        sources.
         """
         for (other,) in await self._runner.run(_fetch, self._queries, "list_relatives", {"thread_id": thread_id}):
             if other not in members:
@@ -427,7 +429,8 @@ class _Work:
         await self._runner.run(_check_unused, self._queries, thread_id)
         await self.begin()
         members, others = await self._runner.run(_find_tree, self._queries, thread_id)
-        # Redact the thread itself last, because a repeated call finds the message in it.
+        # Redact the thread itself last. If this call is interrupted, a repeated call must still find the message in the
+        # thread.
         for id in [*dict.fromkeys([*(heir for heir, _ in others), *members])]:
             if id == thread_id:
                 await self._forks(thread_id, ())

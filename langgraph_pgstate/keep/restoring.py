@@ -159,7 +159,10 @@ async def read_manifest(
     where = f"{objects.url}/{name}"
     manifest = load_manifest(await runner.wait_for(objects.get, name), where, root)
     if manifest.archive_id + MANIFEST != name:
-        raise ArchiveError(where, f"is the manifest of archive {manifest.archive_id}")
+        raise ArchiveError(
+            where,
+            f"contains the manifest of another archive, {manifest.archive_id}: the object was renamed or replaced",
+        )
     # The manifest of an archive from before the move to tenants names no tenant. The archive belongs to the tenant of
     # its row in `archives`.
     if manifest.tenant != tenant and (manifest.tenant is not None or root is None):

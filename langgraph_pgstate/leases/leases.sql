@@ -1,7 +1,7 @@
 -- name: take_lease
 -- Take a thread's lease if it is free, has expired, or is one of the given leases. Return whether it was taken, its
--- holder, and the holder's run if checkpoints or `runs` name it. The fencing token is the current time, so that no
--- token is used twice, even if a crash of the server undid a lease.
+-- holder, and the holder's run; no run if it has neither stored a checkpoint under this lease nor been recorded yet.
+-- The fencing token is the current time, so that no token is used twice, even if a crash of the server undid a lease.
 WITH term AS MATERIALIZED (
     SELECT (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
         now() + make_interval(secs => :ttl::double precision)

@@ -107,7 +107,7 @@ class Batch:
 
 
 def joined(batches: Sequence[Batch]) -> tuple[list[Put], list[Embedded], list[Origin]]:
-    """Return the items of several batches that fit each other, their embeddings, and the origin of each."""
+    """Return the items of batches that the same statements can store, their embeddings, and the origin of each."""
     puts: list[Put] = []
     embedded = [Embedded(one.index) for one in batches[0].embedded]
     origins: list[Origin] = []

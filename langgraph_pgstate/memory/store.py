@@ -409,7 +409,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             await self._puts(batch)
 
     async def _store(self, batches: Sequence[Batch], traits: Traits = NO_TRAITS) -> list[None]:
-        """Store batches of items. Batches that fit each other are stored together."""
+        """Store batches of items. Batches that the same statements can store are stored together."""
         left = [*batches]
         while left:
             together = [one for one in left if one.fits(left[0])]

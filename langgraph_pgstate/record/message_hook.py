@@ -192,7 +192,8 @@ def _is_of_messages(change: ListChange) -> bool:
     if not may_hold_messages(change.channel):
         return False
     if not change.value:
-        # The emptied list may have held messages, so it is compared. If it held none, the comparison finds none.
+        # A list that was emptied may have held messages, so compare it with the recorded messages. If it held none, the
+        # comparison changes nothing.
         return not change.is_appended
     return any(is_message(element) for element in change.value)
 

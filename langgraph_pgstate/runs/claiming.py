@@ -139,7 +139,7 @@ async def open_keys(
     after: str = "",
     page_size: int = 200,
 ) -> str | None:
-    """Make runs that wait for the limits of their keys claimable again, as many as the limits allow now.
+    """Make runs claimable that wait because of the limit of their key: as many as the limits allow now.
 
     A call does this for one page of keys. Two statements; safe to repeat and in many processes.
 

@@ -231,8 +231,10 @@ class ThreadCursor:
 
 
 def held_once(event: T) -> list[T]:
-    """Return an event in a list. A generator yields `held.pop()`, so that it does not keep the event in memory until
-    the reader asks for the next one.
+    """Return an event in a list of one.
+
+    A generator that yields `list.pop()` keeps no reference to the event while it waits for its reader to ask for the
+    next one.
     """
     return [event]
 

@@ -112,7 +112,11 @@ def _ids(requests: Sequence[RunRequest]) -> dict[str, list[str]]:
 
 
 def _refusal(error: Exception) -> PGStateError | None:
-    """Return the error that a failed check of the transaction means; `None` for other errors of the database."""
+    """Translate an error of the database, raised by one of this transaction's own checks, into the package's error.
+
+    Returns:
+        The package's error; `None` for any other error of the database.
+    """
     found = _MARK.search(str(error)) if getattr(error, "sqlstate", None) == "22P02" else None
     if found is None:
         return None

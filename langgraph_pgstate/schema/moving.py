@@ -87,7 +87,10 @@ def rule_of(tenant: str | None, tenant_from: str | None, namespace_part: int | N
         raise ConfigurationError(f"namespace_part must be a number of 1 or more, got {namespace_part!r}")
     if tenant_from is None:
         if namespace_part is not None:
-            raise ConfigurationError("tenant_from must be given with namespace_part, for the tenants of threads")
+            raise ConfigurationError(
+                "namespace_part also requires tenant_from: namespace_part gives tenants only to memories and files, "
+                "tenant_from to threads"
+            )
         return None
     if not isinstance(tenant_from, str):
         raise ArgumentTypeError(f"tenant_from must be a string, not {type(tenant_from).__name__}")

@@ -308,7 +308,10 @@ async def _answer(operation: Operation, request: Request) -> Response:
     service: Service | None = request.app.service
     if service is None:
         raise refuse(
-            503, "the server is not running: the host application has not entered its lifespan", {"Retry-After": "1"}
+            503,
+            "the server is not running: the application that mounts it must use server.lifespan as its lifespan, or "
+            "enter server.lifespan() within its own",
+            {"Retry-After": "1"},
         )
     authority = None if operation.is_open else service.authority
     # The client is authenticated before the body is read, so that unknown clients cost little.

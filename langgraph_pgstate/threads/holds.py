@@ -90,7 +90,7 @@ def list_holds(thread_id: str | None, limit: int, cursor: str | None) -> Read[Pa
 
 
 async def holds_of(db: Connection, queries: Queries, thread_id: str) -> tuple[Hold, ...]:
-    """Return the holds of a thread, longest first. Call this in a transaction that has locked the thread's row."""
+    """Return the holds of a thread, oldest first. Call this in a transaction that has locked the thread's row."""
     return tuple(Hold(*row) for row in await db.fetch(queries.list_holds_of, {"thread_id": thread_id}))
 
 

@@ -15,7 +15,7 @@ DELETE FROM /*schema*/holds WHERE thread_id = :thread_id::text AND reason = :rea
     AND (:since::timestamptz IS NULL OR created_at = :since);
 
 -- name: list_holds_of
--- Return the holds of a thread with persons and reasons, longest first.
+-- Return the holds of a thread with persons and reasons, oldest first.
 SELECT h.thread_id, h.reason, h.held_by, h.created_at
 FROM /*schema*/holds h
 WHERE h.thread_id = :thread_id::text

@@ -205,7 +205,8 @@ async def _finish(executor: Executor, db: Connection, intent: Intent, outcome: O
         try:
             return await tool_executions.finish(db, executor.queries, intent, outcome)
         except MissingKeysError as error:
-            # The statement was not sent, so it can be sent again with the missing keys.
+            # The error was raised before the statement was sent, so load the missing keys and try again in the same
+            # transaction.
             db.keys = held = await executor.load_keys(error, held)
 
 

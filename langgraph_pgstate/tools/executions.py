@@ -162,8 +162,8 @@ async def begin(
             return recorded.execution.attempt, None
         if recorded.execution.status == "pending":
             return 0, recorded
-        # Other processes take this for an attempt of a dead process, although the tool has not begun. Store that the
-        # action can begin again.
+        # The recorded intent had expired, so another process took this process for dead, and stored that the outcome is
+        # unknown. But the tool has not begun, so store that the action can begin again.
         await finish(db, queries, intent, Outcome("pending"))
 
 

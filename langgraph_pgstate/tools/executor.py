@@ -304,7 +304,7 @@ class _RestOfTask:
 
 
 class BlockingExecutor(BlockingRunner, Executor):
-    """The blocking executor. A thread renews attempts, and ends when no attempt is in progress."""
+    """The blocking executor. While attempts are in progress, a background thread renews them."""
 
     def __init__(self, database: Database, queries: Queries, ttl_seconds: float) -> None:
         super().__init__(database)
@@ -444,7 +444,7 @@ class BlockingExecutor(BlockingRunner, Executor):
 
 
 class AsyncExecutor(AsyncRunner, Executor):
-    """The async executor. A task renews attempts, and ends when no attempt is in progress."""
+    """The async executor. While attempts are in progress, a background asyncio task renews them."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, ttl_seconds: float) -> None:
         super().__init__(database)

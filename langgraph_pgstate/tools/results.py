@@ -29,7 +29,7 @@ from langgraph_pgstate.tools.executions import (
 from langgraph_pgstate.tools.policy import ToolSettings
 
 _SCHEME = "pgstate:tool/"
-# Values that are nested more deeply are not counted.
+# Nesting depth to which bytes and other buffers are looked for when the size of a result is measured.
 _MAX_DEPTH = 100
 
 

@@ -251,7 +251,7 @@ def test_a_rule_must_be_usable(plain: Walled) -> None:
             ({"tenant_from": "title"}, "tenant_from must be"),
             ({"tenant_from": "metadata."}, "tenant_from must be"),
             ({"tenant_from": "user_id", "namespace_part": 0}, "a number of 1 or more"),
-            ({"namespace_part": 1}, "tenant_from must be given"),
+            ({"namespace_part": 1}, "requires tenant_from"),
             ({"tenant": "a", "operators": ["no_role"]}, "got no_role"),
         ):
             with pytest.raises(ConfigurationError, match=reason):

@@ -79,7 +79,7 @@ def examples(number: int) -> int:
 
 
 def crossed(*dimensions: Sequence[Any]) -> list[Any]:
-    """Return combinations of parameters; slow are all but as few as have each value of each dimension."""
+    """Return all combinations of parameters. Mark them `slow`, except for a few in which each value occurs."""
     few = {tuple(values[number % len(values)] for values in dimensions) for number in range(max(map(len, dimensions)))}
     return [pytest.param(*values, marks=() if values in few else pytest.mark.slow) for values in product(*dimensions)]
 

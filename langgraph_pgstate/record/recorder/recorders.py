@@ -106,7 +106,7 @@ class _RecorderBase(RecordingHandler):
         return self._wait_for(self._tracker.end(run_id, error=error))
 
     def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
-        """Return an awaitable for the end of a chain, and of its run if one is given."""
+        """Return what the callback at the end of a chain awaits. If a run has ended, too, it is given as `run`."""
         raise NotImplementedError
 
 
@@ -304,7 +304,11 @@ class Recorder(_RecorderBase):
                 self._turn.notify_all()
 
     def _wait(self) -> bool:
-        """Wait until rows are due. Return false if there was nothing to do before the wait."""
+        """If a run is in progress or the journal has entries, wait for the write interval, and return true.
+
+        Otherwise, wait for work to arrive, and return false: the caller then looks at the queue again. A flush ends
+        either wait. A closed recorder does not wait.
+        """
         # The flag is set before the queue is checked. If work arrives after the check, `_started` sees the flag and
         # wakes this thread.
         self._is_idle = True
@@ -403,7 +407,11 @@ class AsyncRecorder(_RecorderBase):
                     await self._task
 
     def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
-        """Return an awaitable for the end of a chain: it writes the run's rows, or waits for space in the queue."""
+        """Return what the callback at the end of a chain awaits.
+
+        If a run has ended (`run`), the callback waits until the run's rows are written. Otherwise, if the queue is
+        full, it waits until the queued rows are written. A blocking run in another thread waits in this method.
+        """
         if run is None and self._queue.waiting < self.settings.queue_size:
             return NOTHING
         here = _in_loop()

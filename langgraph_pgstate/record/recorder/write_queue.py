@@ -272,13 +272,14 @@ class WriteQueue:
     ) -> Pending:
         """Return rows of these records, as many as fit.
 
+        A run's totals are computed from its spans. So a run of which spans do not fit is written now, stays marked as
+        changed, and is written once more with or after its last spans.
+
         Args:
             runs: Runs and their versions.
             spans: Spans and their versions.
             events: Events.
-            unfinished: `id` of each run of which spans are left out. These runs, and those of further spans that are
-                left out, stay marked as changed. So they are written again with or after their last spans, from which
-                their totals are computed.
+            unfinished: `id` of each run of which the caller has left out spans that did not fit.
             journal_entry: A journal entry of the same thread to which the rows are added.
             is_complete: Whether no record was left out so far.
         """
