@@ -44,9 +44,9 @@ async def context(user, ctx):
 
 
 def config_file(directory: Path, name: str) -> Path:
-    (directory / "the_app.py").write_text(APP)
+    (directory / "the_encrypted_app.py").write_text(APP)
     file = directory / "langgraph.json"
-    file.write_text(json.dumps({"graphs": {}, "encryption": {"path": f"./the_app.py:{name}"}}))
+    file.write_text(json.dumps({"graphs": {}, "encryption": {"path": f"./the_encrypted_app.py:{name}"}}))
     return file
 
 

@@ -17,6 +17,7 @@ from psycopg import sql
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.keep import objects
+from langgraph_pgstate.keep.packing import PACK
 from langgraph_pgstate.keep.tables import NOT_ARCHIVED
 from support import GUARD_SECONDS
 
@@ -108,6 +109,9 @@ def archive_and_die(dsn: str, schema: str, url: str, thread_id: str, began: Any,
     put = objects._Folder.put
 
     def put_late(self: Any, name: str, data: bytes) -> None:
+        if not name.endswith(PACK):
+            put(self, name, data)
+            return
         began.set()
         ends.wait(GUARD_SECONDS)
         put(self, name, data)
