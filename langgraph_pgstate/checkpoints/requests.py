@@ -18,7 +18,7 @@ from langgraph_pgstate.errors import MissingKeyError
 from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.options import ThreadKeys
 
-_DEFAULT_KEYS: Final = ThreadKeys()
+DEFAULT_KEYS: Final = ThreadKeys()
 # Keys that LangGraph's server adds to `configurable` for one HTTP request. The server does not store them with
 # checkpoints either.
 _REQUEST_KEYS: Final = frozenset(
@@ -94,7 +94,10 @@ class PutRequest:
         """
         columns = self.columns_without_owner
         if "agent" not in columns:
-            columns.update(_owner(self))
+            owner = _owner_in(self.merged_metadata, self.keys)
+            for name in ("tenant_id", "user_id"):
+                check_key_size(f"thread_id and {name}", self.address.thread_id, owner[name])
+            columns.update(owner)
         return columns
 
     @property
@@ -117,7 +120,7 @@ def request_put(
     checkpoint: Mapping[str, Any],
     metadata: CheckpointMetadata,
     new_versions: Mapping[str, Any],
-    keys: ThreadKeys = _DEFAULT_KEYS,
+    keys: ThreadKeys = DEFAULT_KEYS,
 ) -> PutRequest:
     """Return the arguments of the saver's `put`, validated and prepared as far as no other checkpoint is needed.
 
@@ -166,16 +169,17 @@ def root_of(request: PutRequest, metadata: CheckpointMetadata) -> Address | None
     return Address(request.address.thread_id, "", root_id) if type(root_id) is str else None
 
 
-def _owner(request: PutRequest) -> dict[str, str | None]:
-    metadata, keys = request.merged_metadata, request.keys
-    owner = {
+def owner_of(config: Mapping[str, Any], keys: ThreadKeys) -> dict[str, str | None]:
+    """Return the agent, user and tenant that a config names for its thread, as `put` takes them from it."""
+    return _owner_in(get_serializable_checkpoint_metadata(config, {}), keys)  # type: ignore[arg-type]
+
+
+def _owner_in(metadata: Mapping[str, Any], keys: ThreadKeys) -> dict[str, str | None]:
+    return {
         "agent": _first_text(metadata, keys.agent),
         "user_id": _first_text(metadata, keys.user),
         "tenant_id": _first_text(metadata, keys.tenant),
     }
-    for name in ("tenant_id", "user_id"):
-        check_key_size(f"thread_id and {name}", request.address.thread_id, owner[name])
-    return owner
 
 
 def _first_text(metadata: Mapping[str, Any], keys: Sequence[str]) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
@@ -12,13 +13,14 @@ from langgraph.checkpoint.serde.types import ERROR
 from langgraph_pgstate.arguments import Address, address_of, check_key_size, identifier, text_or_none
 from langgraph_pgstate.checkpoints.hooks import PutHook, after_writes, before_writes
 from langgraph_pgstate.checkpoints.planning import is_large
-from langgraph_pgstate.checkpoints.requests import concatenate
+from langgraph_pgstate.checkpoints.requests import DEFAULT_KEYS, concatenate, owner_of
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.writes import Write, encode_writes, pack_writes, unpack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import MissingKeyError
 from langgraph_pgstate.heavy import HEAVY_BYTES, TooHeavyError
 from langgraph_pgstate.leases.guards import Guard
+from langgraph_pgstate.options import ThreadKeys
 from langgraph_pgstate.schema.queries import Queries, Statement
 
 # A task whose error goes to an error handler writes to this channel. LangGraph decides which writes are kept then.
@@ -35,6 +37,8 @@ class WritesRequest:
         task_path: Path of the task, by which LangGraph orders writes.
         run_id: Its run, if that is known.
         rows: Encoded writes by row.
+        owner: Returns the owner that the config names. The encryption key may depend on it, and the first writes of a
+            new thread may be stored before the thread's row.
         encoded: The query parameters that store all rows.
     """
 
@@ -43,6 +47,7 @@ class WritesRequest:
     task_path: str
     run_id: str | None
     rows: list[tuple[int, list[Write]]]
+    owner: Callable[[], Mapping[str, Any]]
     encoded: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,6 +74,7 @@ def request_writes(
     *,
     drops_failed_output: bool = False,
     most: int | None = None,
+    keys: ThreadKeys = DEFAULT_KEYS,
 ) -> WritesRequest:
     """Return a task's writes, validated and encoded.
 
@@ -81,6 +87,7 @@ def request_writes(
         drops_failed_output: Whether only the error of a failed or cancelled task is kept. LangGraph also passes the
             task's earlier writes. If these were stored, a resumed superstep would take the task for finished.
         most: Maximum of encoded bytes.
+        keys: The metadata keys that name the thread's agent, user and tenant.
 
     Raises:
         ConfigurationError: If an id is missing or cannot be stored.
@@ -100,7 +107,8 @@ def request_writes(
     rows = encode_writes(codec, writes)
     if most is not None and sum(len(data) for _, found in rows for *_, data in found) > most:
         raise TooHeavyError
-    return WritesRequest(address, task_id, identifier("task_path", task_path), _run_id_of(config), rows)
+    path, run_id = identifier("task_path", task_path), _run_id_of(config)
+    return WritesRequest(address, task_id, path, run_id, rows, partial(owner_of, config, keys))
 
 
 def request_writes_quickly(
@@ -152,6 +160,8 @@ async def put_writes(
     """
     if not request.rows:
         return
+    if db.keys is not None:
+        db.keys.note_owner(request.address.thread_id, request.owner)
     if guard is None:
         await _put_writes(db, queries, request, ())
         return

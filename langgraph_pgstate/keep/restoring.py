@@ -232,7 +232,7 @@ async def check_keys(db: Connection, queries: Queries, frames: Sequence[Frame]) 
     wanted = sorted({key_id for frame in frames for key_id in frame.key_ids})
     found = {row[0] for row in await db.fetch(queries.get_data_keys, {"key_ids": wanted})} if wanted else set()
     if missing := [key_id for key_id in wanted if key_id not in found]:
-        others = "is" if len(missing) == 1 else f"and {len(missing) - 1} others are"
+        others = "is" if len(missing) == 1 else f"and {len(missing) - 1} more are"
         raise DataKeyError(missing[0], f"it {others} not in data_keys; copy it from the database of the archive")
 
 

@@ -370,9 +370,10 @@ class AsyncPGStateSaver(CommonSaver):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Async twin of `put_writes`."""
-        arguments, drops = (self._codec, config, writes, task_id, task_path), self._drops_failed_output
-        quick = request_writes_quickly(*arguments, drops_failed_output=drops)
-        slow = partial(request_writes, *arguments, drops_failed_output=drops)
+        arguments = self._codec, config, writes, task_id, task_path
+        drops, keys = self._drops_failed_output, self._thread_keys
+        quick = request_writes_quickly(*arguments, drops_failed_output=drops, keys=keys)
+        slow = partial(request_writes, *arguments, drops_failed_output=drops, keys=keys)
         request = await beside(slow) if quick is None else quick
         if self._guard_policy is None:
             await self._run(put_writes, self._queries, request)

@@ -371,8 +371,8 @@ class PGStateSaver(CommonSaver):
             ConfigurationError: If an id is missing or too long. Nothing was written.
             SerializationError: If a value cannot be stored. Nothing was written.
         """
-        drops = self._drops_failed_output
-        request = request_writes(self._codec, config, writes, task_id, task_path, drops_failed_output=drops)
+        drops, keys = self._drops_failed_output, self._thread_keys
+        request = request_writes(self._codec, config, writes, task_id, task_path, drops_failed_output=drops, keys=keys)
         if self._guard_policy is None:
             self._run(put_writes, self._queries, request)
             return

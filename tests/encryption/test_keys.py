@@ -172,6 +172,18 @@ async def test_a_destroyed_key_takes_its_rows_and_no_others(api: type, dsn: str,
     assert [wrapped is None for _, scope, _, wrapped in keys_of(dsn, schema) if scope == "user:anna"] == [True, False]
 
 
+@pytest.mark.parametrize("api", APIS)
+async def test_writes_before_the_first_put_are_under_the_key_of_their_user(api: type, dsn: str, schema: str) -> None:
+    """LangGraph sends the first checkpoint and its writes at once, and the writes may come first."""
+    async with open_saver(api, dsn, schema, encryption=Encryption(LOCAL, scope="user")) as saver:
+        config = config_of("t")
+        config["configurable"].update(user_id="eve", checkpoint_id="1f000000-0000-6000-8000-000000000000")
+        await saver.aput_writes(config, [("messages", "a secret")], "task", "path")
+        await put(saver, "t", "eve")
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute(f"SELECT scope FROM {schema}.data_keys".encode()).fetchall() == [("user:eve",)]
+
+
 async def test_a_key_that_the_database_has_lost_is_stored_again(dsn: str, schema: str) -> None:
     """As after a failover to a server that had not received it: what it encrypts stays readable."""
     encryption = Encryption(LOCAL)
