@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from support import loop_graph
 from support.recorder import config, recording, recording_async, rows
 
+from langgraph_pgstate.errors import StaleHeadError
 from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.record.recorder import write_queue
 from langgraph_pgstate.record.recorder.records import RunRecord, SpanRecord
@@ -53,7 +54,7 @@ async def test_a_full_queue_makes_an_asynchronous_graph_wait(dsn: str, schema: s
 
 
 class Tables:
-    """The tables as the database keeps them: a span or an event is stored only if its run is there."""
+    """The tables as the database keeps them: a row that names a run is stored only if the run is there."""
 
     def __init__(self) -> None:
         self.runs: dict[str, str] = {}
@@ -68,7 +69,7 @@ class Tables:
             if row["run_id"] in self.runs:
                 self.spans[row["span_id"]] = row["status"]
         for row in map(orjson.loads, entry.events):
-            if row["run_id"] in self.runs:
+            if row["run_id"] is None or row["run_id"] in self.runs:
                 self.events.add(row["event_id"])
 
 
@@ -112,6 +113,14 @@ class Recorded(RuleBasedStateMachine):
         assert span is not None
         self.expected[row_of(span)["span_id"]] = "success"
         self.tracker.end(id, {})
+
+    @rule()
+    def refuse(self) -> None:
+        root = begin(self.tracker, None, "graph", thread_id="refused")
+        found = self.tracker.find(root)
+        assert found is not None
+        self.tracker.end(root, error=StaleHeadError("refused", "", "1", None))
+        self.events.update(found.run.events)
 
     @rule(seconds=st.sampled_from([10.0, 30.0, 60.0, 120.0]))
     def pass_time(self, seconds: float) -> None:
