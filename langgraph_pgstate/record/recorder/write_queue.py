@@ -171,10 +171,11 @@ class WriteQueue:
             for event in pending.events:
                 if event.run.events.pop(event.event_id, None) is not None:
                     self.waiting -= 1
-            for run in {id(run): run for run, _ in pending.runs}.values():
+            written = [run for run, _ in pending.runs]
+            written += [span.run for span, _ in pending.spans]
+            written += [event.run for event in pending.events]
+            for run in {id(run): run for run in written}.values():
                 self._forget_if_done(run)
-            for span, _ in pending.spans:
-                self._forget_if_done(span.run)
 
     @property
     def is_busy(self) -> bool:

@@ -150,6 +150,9 @@ class Recorded(RuleBasedStateMachine):
         self.write(True)
         self.patch.undo()
         assert (self.queue.waiting, self.queue.has_news) == (0, False)
+        in_progress = [run.key for run in self.runs if run.ended_at is None]
+        assert sorted(self.queue.own_runs()) == sorted(in_progress)
+        assert self.queue.is_busy is bool(in_progress)
         assert self.tables.spans == self.expected
         assert self.tables.runs == {run.run_id: run.status for run in self.runs}
         assert self.tables.events == self.events
