@@ -108,6 +108,7 @@ async def write(
     threads = sorted({*thread_ids, *(more.thread_ids if more is not None else ())})
     begun: set[str] = set()
     ended: set[str] = set()
+    kept: set[str] = set()
     moved = 0
     is_audited = await is_chained(db, queries)
     while True:
@@ -122,19 +123,20 @@ async def write(
             threads, more = known, None if more is None else more.of_threads(known)
             continue
         is_last = len(rows) < _PAGE
-        moved_before, is_taken = moved, False
-        for batch in _gather(_unpack(rows), more if is_last else None):
+        for batch in _gather(_unpack(rows, kept), more if is_last else None):
             if any(kind == WRITTEN for kind, _ in batch.journal_entry.messages):
                 batch.journal_entry.messages = await resolve_written(db, queries, batch.journal_entry.messages)
             if not await _move(db, queries, batch, is_audited):
                 # Another writer took one of the entries; read the rest again.
-                is_last, is_taken = False, True
+                is_last = False
                 break
             moved += len(batch.entries)
             begun.update(thread_id for thread_id, _ in batch.journal_entry.begun)
             ended.update(thread_id for thread_id, _, _ in batch.journal_entry.ended)
-        if is_last or (moved == moved_before and not is_taken):
+        if is_last:
             break
+        # Entries that are kept must not fill each page.
+        threads = [thread_id for thread_id in threads if thread_id not in kept]
     if begun and is_dead is not None:
         running = [run for run in await find_running(db, queries, sorted(begun)) if run[:2] not in own]
         for thread_id, dead in choose_dead(running, is_dead).items():
@@ -162,13 +164,15 @@ async def recover(
     Returns:
         The number of moved entries.
     """
-    moved = 0
+    moved, after = 0, ""
     while True:
-        found = await db.fetch(queries.find_entries, {"seconds": seconds, "page_size": _THREAD_PAGE})
-        count = await write(db, queries, [row[0] for row in found], None, is_dead, own) if found else 0
-        moved += count
-        if len(found) < _THREAD_PAGE or not count:
+        position = {"seconds": seconds, "cursor_thread": after, "page_size": _THREAD_PAGE}
+        found = [row[0] for row in await db.fetch(queries.find_entries, position)]
+        if found:
+            moved += await write(db, queries, found, None, is_dead, own)
+        if len(found) < _THREAD_PAGE:
             return moved
+        after = found[-1]
 
 
 async def _storable(db: Connection, queries: Queries, threads: Sequence[str]) -> list[str]:
@@ -200,8 +204,8 @@ class _Batch:
     size: int = 0
 
 
-def _unpack(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[tuple[str, str], JournalEntry]]:
-    kept: set[str] = set()
+def _unpack(rows: Iterable[Sequence[Any]], kept: set[str]) -> Iterator[tuple[tuple[str, str], JournalEntry]]:
+    """Yield the entries of rows, and add to `kept` the threads whose entries are kept for another process."""
     for thread_id, entry_id, data in rows:
         if thread_id in kept:
             continue

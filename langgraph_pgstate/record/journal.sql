@@ -26,9 +26,10 @@ WITH gone AS (
 SELECT ('pgstate-journal:' || count(*))::integer FROM gone HAVING count(*) <> cardinality(:taken_entry_ids);
 
 -- name: find_entries
--- Return threads with a journal entry that is at least `:seconds` old.
+-- Return a page of the threads with a journal entry that is at least `:seconds` old, after a cursor.
 SELECT DISTINCT thread_id FROM /*schema*/journal
-WHERE created_at <= now() - make_interval(secs => :seconds::double precision)
+WHERE created_at <= now() - make_interval(secs => :seconds::double precision) AND thread_id > :cursor_thread::text
+ORDER BY thread_id
 LIMIT :page_size;
 
 -- name: delete_entries

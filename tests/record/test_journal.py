@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from support.recorder import rows
 from typer.testing import CliRunner
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
+from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.db.adapters import AsyncConnection
@@ -494,3 +496,25 @@ def test_an_entry_of_a_newer_version_is_kept_and_hinders_no_other_thread(
     assert [run.status for run in state.runs.list().items] == ["success"]
     move_journal(connection, state.saver.schema)
     assert [row["thread_id"] for row in rows(connection, state.saver.schema, "journal")] == ["a", "z"]
+
+
+def test_entries_that_are_kept_fill_no_page(
+    state: PGState, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_PAGE", 2)
+    monkeypatch.setattr(journal, "_THREAD_PAGE", 2)
+    schema = state.saver.schema
+    newer = frames.pack_short_lived(ormsgpack.packb([99]))
+    insert = f"INSERT INTO {schema}.journal (thread_id, entry_id, is_alone, data) VALUES (%s, %s, true, %s)".encode()
+    for thread_id, entry_id in [("a", "1"), ("a", "2"), ("b", "1"), ("c", "1"), ("t", "1"), ("t", "2")]:
+        connection.execute(insert, [thread_id, entry_id, newer])
+    connection.execute(insert, ["z", "1", JournalEntry().pack()])
+    recorder = state.recorder()
+    assert recorder.recover() == 1
+    root = uuid.uuid4()
+    recorder.on_chain_start({}, {}, run_id=root, metadata={"thread_id": "t"}, name="graph")
+    recorder.on_chain_start({}, {}, run_id=uuid.uuid4(), parent_run_id=root, name="step")
+    state.flush()
+    assert [row["thread_id"] for row in rows(connection, schema, "runs")] == ["t"]
+    assert len(rows(connection, schema, "spans")) == 2
+    assert len(rows(connection, schema, "journal")) == 6
