@@ -127,8 +127,9 @@ class JournalEntry:
     def halves(self) -> tuple[JournalEntry, JournalEntry]:
         """Return the rows in two parts, to find the row that the database refuses."""
         # The end of a run is computed from its spans, so `ended` belongs to the second part, which is written last.
+        # `begun` belongs to both parts, because each may have new runs, or spans of earlier attempts.
         first = JournalEntry(begun=self.begun, thread_ids=self.thread_ids, ttl=self.ttl)
-        second = JournalEntry(ended=self.ended, thread_ids=self.thread_ids, ttl=self.ttl)
+        second = JournalEntry(begun=self.begun, ended=self.ended, thread_ids=self.thread_ids, ttl=self.ttl)
         left = len(self) // 2
         names = ("runs", "spans", "events", "forks", "messages")
         for name in names:

@@ -518,3 +518,19 @@ def test_entries_that_are_kept_fill_no_page(
     assert [row["thread_id"] for row in rows(connection, schema, "runs")] == ["t"]
     assert len(rows(connection, schema, "spans")) == 2
     assert len(rows(connection, schema, "journal")) == 6
+
+
+def test_runs_beside_a_refused_row_get_their_threads(state: PGState, connection: Connection) -> None:
+    recorder = state.recorder()
+    for number in range(8):
+        root = uuid.uuid4()
+        recorder.on_chain_start({}, {}, run_id=root, metadata={"thread_id": f"t{number}"}, name="graph")
+        recorder.on_chain_start({}, {}, run_id=uuid.uuid4(), parent_run_id=root, name="step")
+        if number == 0:
+            span = recorder._tracker.find(root)
+            assert span is not None
+            span.run.started_at = 1e300
+    state.flush()
+    expected = {f"t{number}" for number in range(1, 8)}
+    assert {row["thread_id"] for row in rows(connection, state.saver.schema, "runs")} == expected
+    assert {row["thread_id"] for row in rows(connection, state.saver.schema, "threads")} == expected
