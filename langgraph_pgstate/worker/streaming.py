@@ -359,7 +359,9 @@ class StreamWriter:
 
     def after_put(self, plan: PutPlan) -> None:
         """Remember that the events are stored."""
-        self._note_commit(plan.request.address.thread_id, id(plan))
+        stream = self._streams.get(plan.request.address.thread_id)
+        if stream is not None:
+            stream.note_commit(id(plan))
 
     def before_writes(self, request: WritesRequest) -> Sequence[Statement]:
         """Return statements that store the run's events with a task's writes.
@@ -372,18 +374,15 @@ class StreamWriter:
         return self._statements(request.address.thread_id, id(request))
 
     def after_writes(self, request: WritesRequest) -> None:
-        """Remember that the events are stored."""
-        self._note_commit(request.address.thread_id, id(request))
+        """Remember that the events are stored, if `before_writes` returned statements."""
+        stream = self._streams.get(request.address.thread_id)
+        if stream is not None and not stream.is_repeated:
+            stream.note_commit(id(request))
 
     def _statements(self, thread_id: str, transaction: int) -> Sequence[Statement]:
         stream = self._streams.get(thread_id)
         batches = [] if stream is None else stream.send(transaction)
         return streams.append_statements(self._queries, batches)
-
-    def _note_commit(self, thread_id: str, transaction: int) -> None:
-        stream = self._streams.get(thread_id)
-        if stream is not None:
-            stream.note_commit(transaction)
 
     def _work(self) -> None:
         while not self._closed.is_set():

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypedDict
 
 import psycopg
@@ -431,6 +432,27 @@ def test_the_writer_leaves_them_to_the_checkpoint(queue: Queue, dsn: str, monkey
     assert len(stream.freeze()) == 1
     stream.take(("custom", "token"))
     writer._write(queue.database)
+    assert stream.freeze() == []
+
+
+def test_writes_that_store_no_events_note_none_as_stored(
+    queue: Queue, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes may have the `id` that a failed put had."""
+    monkeypatch.setattr(streaming, "id", lambda _: 1, raising=False)
+    monkeypatch.setattr(StreamWriter, "_work", lambda self: None)
+    queue.add("t")
+    writer = StreamWriter(dsn, None, None, queue.queries, CODEC)
+    stream = writer.open(queue.claim_one(), RunInput(stream_mode=["updates"]))
+    address = SimpleNamespace(thread_id="t")
+    put: Any = SimpleNamespace(request=SimpleNamespace(address=address))
+    writes: Any = SimpleNamespace(address=address)
+    assert writer.before_put(put, {})
+    assert not writer.before_writes(writes)
+    writer.after_writes(writes)
+    assert len(stream.freeze()) == 1
+    assert writer.before_put(put, {})
+    writer.after_put(put)
     assert stream.freeze() == []
 
 
