@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -20,6 +21,7 @@ from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.record.recorder.capture import capture, clean, render, render_error
 from langgraph_pgstate.record.recorder.genai import describe_llm, describe_span
 
+_log = logging.getLogger("langgraph_pgstate.record")
 _UNSET: Any = object()
 _NUL = rb"\u0000"
 # Kinds of spans that have no attributes.
@@ -324,8 +326,19 @@ class SpanRecord:
             **error,
             "input": self.input_json,
             "output": render("output", self.output, settings),
-            **(describe_llm(self) if self.kind == "llm" else {"attributes": describe_span(self)}),
+            **self._described(),
         }
+
+    def _described(self) -> dict[str, Any]:
+        """Return the columns that describe the operation. They are made of the application's values.
+
+        Errors are logged, so that a value that cannot be read does not delay other rows.
+        """
+        try:
+            return describe_llm(self) if self.kind == "llm" else {"attributes": describe_span(self)}
+        except Exception:
+            _log.exception("span %s is recorded without its attributes", self.text_id)
+            return {}
 
 
 class EventRecord:

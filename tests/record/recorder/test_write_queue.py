@@ -165,3 +165,20 @@ TestRecorded.settings = settings(max_examples=200, stateful_step_count=12, deadl
 def row_of(span: SpanRecord) -> dict[str, Any]:
     found: dict[str, Any] = orjson.loads(span.dump(RecorderSettings()))
     return found
+
+
+@pytest.mark.parametrize("output", [{"token_usage": object()}, {"usage": "3 tokens"}, ["3 tokens"]])
+def test_a_model_whose_answer_has_another_form_hinders_no_other_row(output: Any) -> None:
+    queue = WriteQueue(RecorderSettings())
+    tracker = Tracker(queue)
+    root, id = begin(tracker, None, "graph"), uuid.uuid4()
+    span = tracker.begin("llm", "Model", id, root, [], {}, None)
+    assert span is not None
+    span.response = ([], output)
+    tracker.end(id)
+    tracker.end(root)
+    pending = queue.collect()
+    assert pending is not None
+    found = {row["name"]: row for row in map(orjson.loads, pending.journal_entry.spans)}
+    assert found.keys() == {"graph", "Model"}
+    assert (found["Model"]["status"], found["Model"].get("attributes")) == ("success", None)
