@@ -25,7 +25,7 @@ from langgraph_pgstate.checkpoints.reading import WritesRow, flatten_writes
 from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.errors import DataKeyDestroyedError, DecryptionError, PGStateError
 from langgraph_pgstate.langgraph_compat import REMOVE_ALL_MESSAGES
 from langgraph_pgstate.record.message_hook import content_id, fitting_ids, message_row
 from langgraph_pgstate.schema.queries import Queries
@@ -56,7 +56,12 @@ async def resolve_written(
     for place, ids in wanted.items():
         key = {"thread_id": place[0], "checkpoint_ns": place[1], "checkpoint_ids": sorted(ids)}
         found = writes[place] = defaultdict(list)
-        for checkpoint_id, task_id, task_path, idx, data in await db.fetch(queries.get_writes, key):
+        try:
+            rows = await db.fetch(queries.get_writes, key)
+        except (DataKeyDestroyedError, DecryptionError) as error:
+            _log.error("messages of thread %r are left out until the next snapshot: %s", place[0], error)
+            continue
+        for checkpoint_id, task_id, task_path, idx, data in rows:
             found[checkpoint_id].append(WritesRow(task_id, task_path, idx, data))
     resolved = []
     for pair, each in zip(changes, noted, strict=True):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import _messages_delta_reducer
 from psycopg import sql
 from support import APIS, config_of, open_saver, put_arguments
 
-from langgraph_pgstate import Encryption, LocalMasterKey, PGStateSaver
+from langgraph_pgstate import Encryption, LocalMasterKey, PGState, PGStateSaver
 from langgraph_pgstate.errors import DecryptionError, EncryptedError, NotEncryptedError
+from langgraph_pgstate.record.options import RecorderSettings
 
 MASTER = LocalMasterKey(bytes(range(32)))
 SECRET = "correct horse battery staple"  # pragma: allowlist secret
@@ -227,3 +231,26 @@ async def test_a_row_that_was_deleted_is_not_noticed(
     connection.execute(f'DELETE FROM "{schema}".checkpoints WHERE {NEWEST.format(schema, "checkpoints")}')
     found = await read_all(dsn, schema)
     assert found.config["configurable"]["checkpoint_id"] < newest.config["configurable"]["checkpoint_id"]
+
+
+def test_a_damaged_write_hinders_no_other_row(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    def say(state: Any) -> dict[str, Any]:
+        return {"messages": [AIMessage("hello", id="answer")]}
+
+    state_type: Any = TypedDict(
+        "State", {"messages": Annotated[list, DeltaChannel(_messages_delta_reducer, snapshot_frequency=1000)]}
+    )
+    graph = StateGraph(state_type).add_node("say", say).add_edge(START, "say")
+    recording = RecorderSettings(interval=1_000_000.0)
+    with PGState.open(dsn, schema=schema, encryption=Encryption(MASTER), recording=recording) as state:
+        state.setup()
+        recorded = state.record(graph.compile(checkpointer=state.saver))
+        for thread_id in ("damaged", "whole"):
+            recorded.invoke({"messages": [HumanMessage("hi", id="question")]}, config_of(thread_id))
+        connection.execute(
+            f"UPDATE {schema}.writes SET data = set_byte(data, octet_length(data) - 1, 255 - "
+            "get_byte(data, octet_length(data) - 1)) WHERE thread_id = 'damaged'".encode()
+        )
+        state.flush()
+        assert {run.thread_id for run in state.runs.list().items} == {"damaged", "whole"}
+        assert [message.message_id for message in state.messages.conversation("whole")] == ["question", "answer"]
