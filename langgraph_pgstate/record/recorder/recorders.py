@@ -173,7 +173,8 @@ class Recorder(_RecorderBase):
             if error is None:
                 return
             raise error
-        raise PGStateError(f"{self._queue.waiting} spans and events are not written yet; the database is slow")
+        reason = "the recorder is closed" if self._is_closed else "the database is slow"
+        raise PGStateError(f"{self._queue.waiting} spans and events are not written yet; {reason}")
 
     def catch_up(self) -> None:
         """Write queued rows, and rows that dead processes left in the journal, so that a reader sees them.
@@ -287,7 +288,9 @@ class Recorder(_RecorderBase):
             self._asked += 1
             mine = self._asked
             self._turn.notify_all()
-            return timeout > 0 and self._turn.wait_for(lambda: self._done >= mine or self._is_closed, timeout)
+            if timeout > 0:
+                self._turn.wait_for(lambda: self._done >= mine or self._is_closed, timeout)
+            return self._done >= mine
 
     def _work(self) -> None:
         while not self._is_closed:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import itertools
 import threading
+import uuid
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ from support.recorder import config, model, recording, recording_async, rows
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.record import AsyncRecorder, Recorder
 from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.record.prices import Prices
@@ -485,3 +486,14 @@ def test_records_are_written_where_no_thread_can_be_started(
         recorder.close()
         monkeypatch.undo()
     assert rows(connection, schema, "runs")[0]["status"] == "success"
+
+
+def test_a_flush_after_the_close_says_what_is_not_written(dsn: str, schema: str) -> None:
+    with recording(dsn, schema) as (_, recorder):
+        root, step = uuid.uuid4(), uuid.uuid4()
+        recorder.on_chain_start({}, {}, run_id=root, metadata={"thread_id": "t"}, name="graph")
+        recorder.on_chain_start({}, {}, run_id=step, parent_run_id=root, name="step")
+        recorder.close()
+        recorder.on_chain_end({}, run_id=step)
+        with pytest.raises(PGStateError, match="1 spans and events are not written yet; the recorder is closed"):
+            recorder.flush()
