@@ -17,6 +17,7 @@ from langgraph_pgstate import PGState
 from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.record.types import action_token
 
 from .agents import PROMISES, Outside, Profile, State, build
 from .findings import Finding
@@ -504,12 +505,19 @@ class Verifier:
                 self._find("effect repeated", thread, f"{tool} {key} took effect {count} times")
             if PROMISES[tool] == "token" and len(tokens[action]) > 1:
                 self._find("token changed", thread, f"{tool} {key} had {len(tokens[action])} tokens")
+        # If a thread is forked during an action, the attempts on the fork have the token of those before, so that their
+        # effect may be one of the thread that was forked.
+        happened = {token for found in tokens.values() for token in found}
         query = (
-            "SELECT thread_id, tool, idempotency_key FROM {}.tool_executions WHERE status = 'success' AND NOT is_copy"
+            "SELECT thread_id, tool, idempotency_key, coalesce(origin_thread_id, thread_id) FROM {}.tool_executions "
+            "WHERE status = 'success' AND NOT is_copy"
         )
-        for action in self._rows(query):
-            if action[1] != "book" and not counts[action]:  # type: ignore[index]
-                self._find("effect missing", action[0], f"{action[1]} {action[2]} is a success that never took place")
+        for *action, origin in self._rows(query):
+            thread, tool, key = action
+            if tool == "book" or counts[thread, tool, key]:
+                continue
+            if PROMISES[tool] != "token" or action_token(origin, tool, key) not in happened:
+                self._find("effect missing", thread, f"{tool} {key} is a success that never took place")
         for line in self._by["asked again"]:
             for id, (tool, _) in zip(line["ids"], line["calls"], strict=False):
                 effects = [key for key in counts if key[2] == id]
