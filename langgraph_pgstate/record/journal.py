@@ -149,7 +149,7 @@ async def write(
 async def is_kept(db: Connection, queries: Queries, thread_id: str) -> bool:
     """Return whether `write` keeps entries of a thread for another process, because this one cannot read them."""
     rows = await db.fetch(queries.read_entries, {"thread_ids": [thread_id], "page_size": 1})
-    return bool(rows) and not [*_unpack(rows)]
+    return bool(rows) and not [*_unpack(rows, set())]
 
 
 async def recover(
