@@ -205,7 +205,7 @@ class SpanExporter:
         self._thread: threading.Thread | None = None
         self._held_until = self._retry_at = _NEVER
         self._failures = 0
-        # Whether the spans of runs from `since` on must still be queued.
+        # Whether the spans of earlier runs must still be queued, if `since` asks for them.
         self._is_behind = False
 
     def __enter__(self) -> Self:
@@ -244,8 +244,7 @@ class SpanExporter:
                     "another process exports the spans of this schema: that process must stop first"
                 )
             try:
-                if self._since is not None:
-                    self._queue(database, self._since)
+                self._catch_up(database)
                 while (sent := self._export_next(database)) is not None:
                     total += sent
                     self._hold(database)
@@ -272,13 +271,13 @@ class SpanExporter:
 
     def _turn(self, database: Database) -> float:
         """Export some spans if this process is the exporting one. Return the seconds until the next turn."""
-        is_new = self._hold(database)
+        is_behind = self._hold(database)
         if self._held_until == _NEVER:
             return _STANDBY_SECONDS
-        self._is_behind = self._is_behind or is_new
-        if self._is_behind and self._since is not None:
-            self._queue(database, self._since)
-        self._is_behind = False
+        self._is_behind = self._is_behind or is_behind
+        if self._is_behind:
+            self._catch_up(database)
+            self._is_behind = False
         if (left := self._retry_at - time.monotonic()) > 0:
             return min(left, _RENEW_SECONDS)
         try:
@@ -314,31 +313,33 @@ class SpanExporter:
         )
 
     def _hold(self, database: Database) -> bool:
-        """Become or stay the exporting process. Return whether the schema had no exporter before."""
+        """Become or stay the exporting process. Return whether the spans of earlier runs must still be queued."""
         now = time.monotonic()
         if now < self._held_until - _LEASE_SECONDS + _RENEW_SECONDS:
             return False
         shown = without_credentials(self._endpoint)
-        is_new = database.run(exports.hold, self._queries, self._holder_id, shown, _LEASE_SECONDS)
-        if is_new is None:
+        is_behind = database.run(exports.hold, self._queries, self._holder_id, shown, _LEASE_SECONDS)
+        if is_behind is None:
             self._held_until = _NEVER
             return False
         if self._held_until == _NEVER:
             _log.info("spans are exported to %s", shown)
         self._held_until = now + _LEASE_SECONDS
-        return is_new
+        return is_behind
 
     def _release(self, database: Database) -> None:
         self._held_until = _NEVER
         database.run_within(1.0, exports.release, self._queries, self._holder_id)
 
-    def _queue(self, database: Database, since: datetime | timedelta) -> None:
+    def _catch_up(self, database: Database) -> None:
+        """Queue the spans of earlier runs, if they are wanted. If the process dies, the next exporter does it again."""
         after: exports.Cursor | None = None
-        while True:
-            after = database.run(exports.queue_runs, self._queries, since, after)
+        while self._since is not None:
+            after = database.run(exports.queue_runs, self._queries, self._since, after)
             if after is None:
-                return
+                break
             self._hold(database)
+        database.run(exports.note_caught_up, self._queries, self._holder_id)
 
     def _export_next(self, database: Database) -> int | None:
         """Export the spans that were queued first, and return their number; `None` if there are none.

@@ -108,8 +108,8 @@ async def hold(db: Connection, queries: Queries, holder_id: str, endpoint: str, 
         ttl: Seconds from now after which another process may take over, by the database's clock.
 
     Returns:
-        True if the schema had no exporter before: then spans are queued only from now on. False if it had one. `None`
-        if another process exports.
+        True if the spans of earlier runs must still be queued, because no exporter has called `note_caught_up` yet.
+        `None` if another process exports.
     """
     rows = await db.fetch(queries.hold_exporter, {"holder_id": holder_id, "endpoint": endpoint, "ttl": ttl})
     return bool(rows[0][0]) if rows else None
@@ -118,6 +118,11 @@ async def hold(db: Connection, queries: Queries, holder_id: str, endpoint: str, 
 async def release(db: Connection, queries: Queries, holder_id: str) -> None:
     """Stop being the exporting process, so that another one can take over at once. One statement; safe to repeat."""
     await db.execute(queries.release_exporter, {"holder_id": holder_id})
+
+
+async def note_caught_up(db: Connection, queries: Queries, holder_id: str) -> None:
+    """Store that this process has queued the spans of earlier runs, or wants none. One statement; safe to repeat."""
+    await db.execute(queries.note_caught_up, {"holder_id": holder_id})
 
 
 async def queue_runs(

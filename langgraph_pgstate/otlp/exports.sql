@@ -1,11 +1,17 @@
 -- name: hold_exporter
--- Become or stay the exporting process, unless another process exports. Return whether no exporter existed before.
+-- Become or stay the exporting process, unless another process exports. Return whether the spans of earlier runs must
+-- still be queued.
 INSERT INTO /*schema*/exporters AS held (name, endpoint, holder_id, expires_at)
 VALUES ('otlp', :endpoint::text, :holder_id::text, now() + make_interval(secs => :ttl::double precision))
 ON CONFLICT (name) DO UPDATE SET
     endpoint = excluded.endpoint, holder_id = excluded.holder_id, expires_at = excluded.expires_at
 WHERE held.holder_id = excluded.holder_id OR held.expires_at < excluded.created_at
-RETURNING created_at = now();
+RETURNING caught_up_at IS NULL;
+
+-- name: note_caught_up
+-- Store that the spans of earlier runs were queued.
+UPDATE /*schema*/exporters SET caught_up_at = now()
+WHERE name = 'otlp' AND holder_id = :holder_id::text AND caught_up_at IS NULL;
 
 -- name: release_exporter
 -- Stop being the exporting process, so that another process can take over.

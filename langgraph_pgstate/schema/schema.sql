@@ -722,6 +722,7 @@ CREATE TABLE /*schema*/exporters (
     holder_id text COLLATE "C" NOT NULL,
     expires_at timestamptz NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
+    caught_up_at timestamptz,
     PRIMARY KEY (name)
 );
 
@@ -1726,6 +1727,8 @@ COMMENT ON COLUMN /*schema*/exporters.holder_id IS 'process that exports';
 COMMENT ON COLUMN /*schema*/exporters.expires_at IS
     'time after which another process may export; maintain removes an exporter a week later';
 COMMENT ON COLUMN /*schema*/exporters.created_at IS 'time from which spans are queued';
+COMMENT ON COLUMN /*schema*/exporters.caught_up_at IS
+    'time at which the wanted spans of earlier runs had been queued; null: not yet';
 
 COMMENT ON TABLE /*schema*/span_exports IS
     'Spans that have ended and are not exported yet. Empty without an exporter.';

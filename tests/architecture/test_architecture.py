@@ -834,6 +834,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.prices.delete_price": lambda bench: ("model",),
     "otlp.exports.hold": lambda bench: ("holder", "http://localhost", 30.0),
     "otlp.exports.release": lambda bench: ("holder",),
+    "otlp.exports.note_caught_up": lambda bench: ("holder",),
     "otlp.exports.queue_runs": lambda bench: (timedelta(days=1),),
     "otlp.exports.list_exports": lambda bench: (10,),
     "otlp.exports.read_spans": lambda bench: ([("t", "run", "span", datetime.now(UTC))],),

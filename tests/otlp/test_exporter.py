@@ -324,6 +324,18 @@ def test_a_follower_asks_for_earlier_runs_once(
     assert set(collector.counts.values()) == {1}
 
 
+def test_an_exporter_asks_for_earlier_runs_if_the_one_before_died_before_it_did(
+    dsn: str, schema: str, state: PGState, collector: Collector, connection: psycopg.Connection
+) -> None:
+    run(state)
+    dead = SpanExporter(dsn, collector.endpoint, schema=schema, since=timedelta(days=1))
+    with dead._connect() as database:
+        dead._hold(database)
+    connection.execute(f"UPDATE {schema}.exporters SET expires_at = now() - interval '1 second'".encode())
+    with SpanExporter(dsn, collector.endpoint, schema=schema, since=timedelta(days=1)):
+        wait_until(lambda: set(collector.counts) == ids(connection, schema), "the spans of earlier runs")
+
+
 def test_a_follower_that_lost_the_database_asks_again_for_earlier_runs(
     dsn: str,
     schema: str,

@@ -54,6 +54,10 @@ def test_one_process_exports_until_its_time_has_passed(
 ) -> None:
     hold = partial(run, exports.hold)
     assert hold("one", "http://a", 30.0) is True
+    assert hold("one", "http://a", 30.0) is True
+    run(exports.note_caught_up, "two")
+    assert hold("one", "http://a", 30.0) is True
+    run(exports.note_caught_up, "one")
     assert hold("one", "http://b", 30.0) is False
     assert hold("two", "http://c", 30.0) is None
     connection.execute(f"UPDATE {schema}.exporters SET expires_at = now() - interval '1 s'")
