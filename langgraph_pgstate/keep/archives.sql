@@ -250,9 +250,13 @@ UPDATE /*schema*/threads SET archive_id = :new_archive_id::text
 WHERE thread_id = ANY(:thread_ids::text[]) AND archive_id = :archive_id::text;
 
 -- name: clear_stubs
--- Make the stubs of a deleted archive's threads ordinary rows, so that they can be deleted, and return them.
+-- Make the stubs of a deleted archive's threads, or of some of them, ordinary rows, so that they can be deleted, and
+-- return them.
 UPDATE /*schema*/threads SET archived_at = NULL, archive_id = NULL
-WHERE thread_id = ANY(:thread_ids::text[]) AND archive_id = :archive_id::text
+WHERE thread_id IN (
+    SELECT c.thread_id FROM /*schema*/archived_threads c
+    WHERE c.archive_id = :archive_id::text AND (:thread_ids::text[] IS NULL OR c.thread_id = ANY(:thread_ids))
+) AND archive_id = :archive_id
 RETURNING thread_id;
 
 -- name: delete_archived_threads

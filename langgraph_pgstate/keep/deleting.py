@@ -354,7 +354,9 @@ async def end_archive(
         copies: The archive and the threads.
         deletion_id: The call's claim.
         by: Name of the person, for an event.
-        is_whole: Whether the objects were deleted, so that the rows of other threads are deleted, too.
+        is_whole: Whether the objects were deleted, so that the rows and stubs of other threads are deleted, too. A stub
+            of another thread still names the archive only if a call that deleted this thread was interrupted after
+            `begin_deletion`.
 
     Returns:
         The number of threads of which neither rows nor copies remain.
@@ -367,11 +369,11 @@ async def end_archive(
     archive_id, thread_ids = copies.archive_id, copies.thread_ids
     async with db.transaction():
         await _lock_claimed(db, queries, copies, deletion_id)
-        key = {"archive_id": archive_id, "thread_ids": [*thread_ids]}
+        key = {"archive_id": archive_id, "thread_ids": None if is_whole else [*thread_ids]}
         for (thread_id,) in await db.fetch(queries.clear_stubs, key):
             await delete_thread(db, queries, thread_id, by=by)
             deleted += 1
-        await db.execute(queries.delete_archived_threads, {**key, "thread_ids": None} if is_whole else key)
+        await db.execute(queries.delete_archived_threads, key)
         await db.execute(queries.delete_archive, {"archive_id": archive_id})
     return deleted
 

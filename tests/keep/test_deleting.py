@@ -256,6 +256,27 @@ def test_a_call_that_was_stopped_is_gone_on_with(
     assert graph.get_state(config_of("t-two")).values["messages"]
 
 
+def test_a_call_that_was_stopped_is_ended_by_a_deletion_of_another_thread(
+    state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t-one", "t-two", "t-three"):
+        make_rich_thread(state, name)
+    state.archive.put(["t-one", "t-two", "t-three"], to=f"file://{folder}", idle_for=NOW)
+
+    async def stop(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deleting, "end_archive", stop)
+        with pytest.raises(KeyboardInterrupt):
+            state.archive.delete(["t-one"])
+    assert state.archive.delete(["t-two"]).threads == 2
+    assert [one.thread_id for one in state.threads.list().items] == ["t-three"]
+    assert threads_in(folder) == {"t-three"}
+    assert state.archive.check().threads == 1
+    assert state.archive.delete(["t-one"]).threads == 0
+
+
 @pytest.mark.parametrize("deleted", ["t-one", "t-two"])
 def test_an_archive_that_is_deleted_before_its_threads_are_keeps_them(
     deleted: str, state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
