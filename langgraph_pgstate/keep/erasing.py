@@ -48,6 +48,7 @@ from langgraph_pgstate.keep.redaction import (
 from langgraph_pgstate.keep.restoring import find_archives, find_sources, restore_source
 from langgraph_pgstate.memory.indexes import stored_indexes
 from langgraph_pgstate.memory.namespaces import literal
+from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import NamedQuery, Queries
 from langgraph_pgstate.schema.resealing import Reached, reseal_page
@@ -302,7 +303,7 @@ class _Work:
         for id in await self._threads("list_archived_threads_of_user", user_id):
             await self._is_away(id)
         for id in await self._threads("list_threads_with_runs_of_user", user_id):
-            await self._part(id, _clear_user, self._codec, id, user_id)
+            await self._runs(id, user_id)
         await self._acts(user_id)
         await self._part(None, _erase_rows, user_id)
         await self._archives(thread_ids=self._done, user_id=user_id, source_ids=self._done)
@@ -311,6 +312,22 @@ class _Work:
         if self.report.is_complete:
             # Destroy the keys only if no thread was kept, because kept threads are encrypted under them.
             await self._part(None, _destroy_keys, user_id)
+
+    async def _runs(self, thread_id: str, user_id: str) -> None:
+        """Redact a user's runs in another user's thread, and what forks and copies have inherited from these runs.
+
+        Redact the thread itself last. If this call is interrupted, a repeated call must still find the runs in it.
+        """
+        rows = await self._runner.run(_fetch, self._queries, "list_heirs", {"thread_id": thread_id})
+        heirs = [row[0] for row in rows if row[0] not in self._done]
+        for heir in heirs:
+            await self._other(heir, _clear_inherited_runs, self._codec, heir, thread_id, user_id)
+        kept = {one.thread_id for one in self.report.kept}
+        needed = next((heir for heir in heirs if heir in kept), None) or await self._forks(thread_id, ())
+        if needed is not None:
+            self._keep(thread_id, _needed_by(needed))
+        else:
+            await self._part(thread_id, _clear_user, self._codec, thread_id, user_id)
 
     async def _rescue(self, user_id: str) -> None:
         """Find other users' content that is encrypted under this user's data keys, and encrypt it under their own keys.
@@ -681,13 +698,39 @@ async def _clear_user(
     await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
     requests = await db.execute(queries.delete_queued, {"thread_id": thread_id, "run_ids": mine})
     await lock_unused(db, queries, thread_id)
-    rows = await db.fetch(queries.list_messages_of_user, key)
-    ids = frozenset(id for _, message_ids in rows for id in message_ids)
-    texts = all_texts((await find_versions(db, queries, thread_id, ids)).fields)
-    counts = await redact_thread(db, queries, thread_id, Redaction(ids, texts, frozenset({user_id})))
-    counts += await clear_runs(db, queries, thread_id, [row[0] for row in rows])
+    what, run_ids = await _said_in_runs(db, queries, thread_id, user_id)
+    counts = await redact_thread(db, queries, thread_id, what)
+    counts += await clear_runs(db, queries, thread_id, run_ids)
     counts["run_requests"] += requests
     return _as_redacted(counts)
+
+
+async def _clear_inherited_runs(
+    db: Connection,
+    queries: Queries,
+    erasure_id: str | None,
+    codec: ValueCodec,
+    thread_id: str,
+    source_id: str,
+    user_id: str,
+) -> Counts:
+    """Redact what a fork or copy has inherited from a user's runs of its source: messages, and results of tools."""
+    _need_native(codec)
+    await lock_unused(db, queries, thread_id)
+    await journal.write(db, queries, [source_id])
+    what, run_ids = await _said_in_runs(db, queries, source_id, user_id)
+    counts = await redact_thread(db, queries, thread_id, what)
+    cleared = {"thread_id": thread_id, "run_ids": run_ids, "inherited": False}
+    counts["tool_executions"] += await db.execute(queries.clear_executions, cleared)
+    return _as_redacted(counts)
+
+
+async def _said_in_runs(db: Connection, queries: Queries, thread_id: str, user_id: str) -> tuple[Redaction, list[str]]:
+    """Return what to redact of a user's runs of a thread, and the ids of these runs."""
+    rows = await db.fetch(queries.list_messages_of_user, {"thread_id": thread_id, "user_id": user_id})
+    ids = frozenset(id for _, message_ids in rows for id in message_ids)
+    texts = all_texts((await find_versions(db, queries, thread_id, ids)).fields)
+    return Redaction(ids, texts, frozenset({user_id})), [row[0] for row in rows]
 
 
 async def _redact(
