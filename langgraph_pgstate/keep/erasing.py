@@ -303,7 +303,7 @@ class _Work:
         for id in await self._threads("list_archived_threads_of_user", user_id):
             await self._is_away(id)
         for id in await self._threads("list_threads_with_runs_of_user", user_id):
-            await self._runs(id, user_id)
+            await self._repeated(self._runs, id, user_id)
         await self._acts(user_id)
         await self._part(None, _erase_rows, user_id)
         await self._archives(thread_ids=self._done, user_id=user_id, source_ids=self._done)
@@ -327,7 +327,8 @@ class _Work:
         if needed is not None:
             self._keep(thread_id, _needed_by(needed))
         else:
-            await self._part(thread_id, _clear_user, self._codec, thread_id, user_id)
+            known = {row[0] for row in rows}
+            await self._part(thread_id, _clear_user, self._codec, thread_id, user_id, known)
 
     async def _rescue(self, user_id: str) -> None:
         """Find other users' content that is encrypted under this user's data keys, and encrypt it under their own keys.
@@ -381,6 +382,23 @@ class _Work:
 
         Archived threads are restored first, because a redaction compares the content of a fork or copy with its source.
         """
+        await self._repeated(self._tree, thread_id)
+
+    async def _repeated(self, work: Callable[..., Awaitable[None]], *given: Any) -> None:
+        """Repeat a part until no fork or copy of its thread was made meanwhile.
+
+        Raises:
+            ConflictError: If forks or copies are still being made.
+        """
+        for _ in range(_ROUNDS):
+            try:
+                await work(*given)
+                return
+            except _NewHeirError:
+                continue
+        raise ConflictError(f"forks or copies of thread {given[0]!r} are still being made: repeat the call")
+
+    async def _tree(self, thread_id: str) -> None:
         members, others = await self._runner.run(_find_tree, self._queries, thread_id)
         for heir, source in others:
             await self._is_away(source)
@@ -399,7 +417,11 @@ class _Work:
                 self._keep(id, _needed_by(needed[id]))
             elif is_new and not await self._is_away(id):
                 await self._relatives(id, members)
-                await self._part(id, _erase_thread, id)
+                try:
+                    await self._part(id, _erase_thread, id, {*members, *(heir for heir, _ in others)})
+                except _NewHeirError:
+                    self._done.discard(id)
+                    raise
 
     async def _forks(self, thread_id: str, members: Collection[str]) -> str | None:
         """Delete copies in archives of a thread's forks and copies, also of those that were deleted before.
@@ -585,6 +607,10 @@ def _needed_by(heir: str) -> str:
     return f"thread {heir!r} has inherited from this thread, and cannot be erased or redacted now"
 
 
+class _NewHeirError(Exception):
+    """The error for a fork or copy that was made after the forks and copies of a thread were looked for."""
+
+
 class _NotNative(ConfigurationError):
     """The error for a thread whose values were encoded by another serializer than LangGraph's."""
 
@@ -645,8 +671,22 @@ async def _find_tree(db: Connection, queries: Queries, thread_id: str) -> tuple[
     return members[::-1], [*others]
 
 
-async def _erase_thread(db: Connection, queries: Queries, erasure_id: str | None, thread_id: str) -> Counts:
+async def _refuse_new_heirs(db: Connection, queries: Queries, thread_id: str, known: Collection[str]) -> None:
+    """Block forks and copies of a thread until the transaction ends, and check that all of them are known.
+
+    Raises:
+        _NewHeirError: If one is not.
+    """
+    await db.fetch(queries.lock_thread_for_update, {"thread_id": thread_id})
+    if any(row[0] not in known for row in await db.fetch(queries.list_heirs, {"thread_id": thread_id})):
+        raise _NewHeirError
+
+
+async def _erase_thread(
+    db: Connection, queries: Queries, erasure_id: str | None, thread_id: str, known: Collection[str]
+) -> Counts:
     key = {"thread_id": thread_id}
+    await _refuse_new_heirs(db, queries, thread_id, known)
     await db.fetch(queries.get_owner, key)
     await refuse_held(db, queries, thread_id)
     counts: Counts = Counter(dict(await db.fetch(queries.count_thread_rows, key)))
@@ -687,10 +727,17 @@ async def _redact_heir(
 
 
 async def _clear_user(
-    db: Connection, queries: Queries, erasure_id: str | None, codec: ValueCodec, thread_id: str, user_id: str
+    db: Connection,
+    queries: Queries,
+    erasure_id: str | None,
+    codec: ValueCodec,
+    thread_id: str,
+    user_id: str,
+    known: Collection[str],
 ) -> Counts:
     """Redact the content of a user's runs in another user's thread: messages, inputs and outputs."""
     _need_native(codec)
+    await _refuse_new_heirs(db, queries, thread_id, known)
     await refuse_held(db, queries, thread_id)
     key = {"thread_id": thread_id, "user_id": user_id}
     # End the user's pending or running run of this thread first, so that late writes of a worker are refused.

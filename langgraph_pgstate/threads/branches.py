@@ -27,6 +27,7 @@ from langgraph_pgstate.record.events import check_not_done, note_action
 from langgraph_pgstate.record.projections import projected
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.schema.resealing import bind_copy
+from langgraph_pgstate.threads.holds import keep_source
 from langgraph_pgstate.threads.rows import request_owner
 from langgraph_pgstate.threads.types import Branch, Label, LineageStep, ThreadOwner
 
@@ -274,7 +275,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
         )
         if not origin:
             raise NotFoundError(_nothing(source_id))
-        await refuse_archived(db, queries, source_id)
+        await keep_source(db, queries, source_id)
         await refuse_archived(db, queries, target_id)
         if request.checkpoint_id is None:
             heads = await db.fetch(queries.find_head, {"thread_id": source_id})

@@ -101,11 +101,20 @@ async def refuse_held(db: Connection, queries: Queries, thread_id: str) -> None:
         ThreadHeldError: If a hold protects the thread.
         ThreadArchivedError: If the thread's rows are in an archive, which the deletion would not reach.
     """
+    await keep_source(db, queries, thread_id)
+    if holds := await holds_of(db, queries, thread_id):
+        raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
+
+
+async def keep_source(db: Connection, queries: Queries, thread_id: str) -> None:
+    """Block the deletion and the erasure of a thread until the transaction ends, so that it can be copied or forked.
+
+    Raises:
+        ThreadArchivedError: If the thread's rows are in an archive.
+    """
     rows = await db.fetch(queries.keep_labels, {"thread_id": thread_id})
     if rows and rows[0][2] is not None:
         raise ThreadArchivedError(*rows[0])
-    if holds := await holds_of(db, queries, thread_id):
-        raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
 
 
 async def is_kept(db: Connection, queries: Queries, thread_id: str, what: str) -> bool:

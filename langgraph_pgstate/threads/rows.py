@@ -23,7 +23,7 @@ from langgraph_pgstate.record.budgets import gather_costs, keep_costs
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.schema.resealing import bind_copy
-from langgraph_pgstate.threads.holds import refuse_held
+from langgraph_pgstate.threads.holds import keep_source, refuse_held
 from langgraph_pgstate.threads.search import get_thread
 from langgraph_pgstate.threads.types import PruneResult, Thread, ThreadOptions, ThreadOwner
 
@@ -179,7 +179,7 @@ async def copy_thread(
     # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
     await journal.write(db, queries, [source_id])
     async with db.transaction():
-        await refuse_archived(db, queries, source_id)
+        await keep_source(db, queries, source_id)
         await refuse_archived(db, queries, target_id)
         strangers = await db.fetch(queries.find_strangers, key)
         if strangers:

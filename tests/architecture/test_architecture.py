@@ -636,6 +636,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.holds.hold": lambda bench: ("t", "case", "eve"),
     "threads.holds.release": lambda bench: ("t", "case", "eve"),
     "threads.holds.holds_of": lambda bench: ("t",),
+    "threads.holds.keep_source": lambda bench: ("t",),
     "threads.holds.refuse_held": lambda bench: ("t",),
     "threads.holds.is_kept": lambda bench: ("t", "not deleted"),
     "runs.ending.notify": lambda bench: (["run"],),

@@ -35,6 +35,7 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.keep import archiving, erasing
 from langgraph_pgstate.keep.packing import load_manifest, unpack
 from langgraph_pgstate.runs import Runs  # noqa: F401
+from langgraph_pgstate.threads import branches, rows
 
 KEY = b"a secret of the operator"
 Ask = Callable[[str], list[Any]]
@@ -254,6 +255,74 @@ def test_forks_and_copies_of_threads_of_others_lose_what_a_user_said_in_them(
     for name in ("bobs", "fork", "archived", "zoes", "copy"):
         messages = values(state, name)[0]["messages"]
         assert [len(str(one.content).strip()) for one in messages] == [13, 22, 8, 8], name
+
+
+@pytest.mark.parametrize("first", ["evelyn", "bob"])
+@pytest.mark.parametrize("how", ["fork", "copy"])
+def test_a_fork_that_is_made_meanwhile_is_redacted(
+    state: PGState, ask: Ask, schema: str, dsn: str, monkeypatch: pytest.MonkeyPatch, first: str, how: str
+) -> None:
+    said(state, "hers", "a public park", first)
+    said(state, "hers", "my secret garden", "evelyn")
+    forks = erasing._Work._forks
+
+    async def late(*given: Any) -> Any:
+        monkeypatch.setattr(erasing._Work, "_forks", forks)
+        found = await forks(*given)
+        with PGState.open(dsn, schema=schema) as other:
+            owner: Any = {"user_id": "bob", "metadata": {}}
+            if how == "fork":
+                other.threads.fork("hers", to="bobs", owner=owner)
+            else:
+                other.saver.copy_thread("hers", "bobs", owner=owner)
+        return found
+
+    monkeypatch.setattr(erasing._Work, "_forks", late)
+    assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
+    assert len(values(state, "bobs")[0]["messages"]) == 4
+    assert "garden" not in whole(ask, schema)
+
+
+@pytest.mark.parametrize("first", ["evelyn", "bob"])
+@pytest.mark.parametrize("how", ["fork", "copy"])
+def test_an_erasure_waits_for_a_fork_that_is_being_made(
+    state: PGState, ask: Ask, schema: str, dsn: str, monkeypatch: pytest.MonkeyPatch, first: str, how: str
+) -> None:
+    said(state, "hers", "a public park", first)
+    said(state, "hers", "my secret garden", "evelyn")
+    copied, goes_on = threading.Event(), threading.Event()
+    module = branches if how == "fork" else rows
+    bind_copy = module.bind_copy
+
+    async def late(*given: Any) -> None:
+        copied.set()
+        assert goes_on.wait(GUARD_SECONDS)
+        await bind_copy(*given)
+
+    monkeypatch.setattr(module, "bind_copy", late)
+
+    def copy() -> None:
+        owner: Any = {"user_id": "bob", "metadata": {}}
+        with PGState.open(dsn, schema=schema) as other:
+            if how == "fork":
+                other.threads.fork("hers", to="bobs", owner=owner)
+            else:
+                other.saver.copy_thread("hers", "bobs", owner=owner)
+
+    copying = threading.Thread(target=copy)
+    copying.start()
+    assert copied.wait(GUARD_SECONDS)
+    done: list[bool] = []
+    erasing_ = threading.Thread(target=lambda: done.append(state.privacy.erase(user_id="evelyn", key=KEY).is_complete))
+    erasing_.start()
+    waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'"
+    wait_until(lambda: bool(done or ask(waits)), "the erasure waits")
+    goes_on.set()
+    copying.join(GUARD_SECONDS)
+    erasing_.join(GUARD_SECONDS)
+    assert done == [True]
+    assert len(values(state, "bobs")[0]["messages"]) == 4
+    assert "garden" not in whole(ask, schema)
 
 
 @pytest.mark.parametrize("owner", ["evelyn", None])
