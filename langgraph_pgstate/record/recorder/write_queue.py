@@ -17,7 +17,7 @@ import orjson
 
 from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
 from langgraph_pgstate.record.options import RecorderSettings
-from langgraph_pgstate.record.recorder.records import REFUSED, EventRecord, RunRecord, SpanRecord
+from langgraph_pgstate.record.recorder.records import EventRecord, RunRecord, SpanRecord
 
 _BATCH_RECORDS = 500
 _BATCH_BYTES = 4_000_000
@@ -287,13 +287,15 @@ class WriteQueue:
         settings = self.settings
         wanted, given = spans, (len(runs), len(spans), len(events))
         run_rows, runs = _dumps(runs, lambda pair: orjson.dumps(pair[0].row(settings)))
-        # If a new run is left out, so are its spans and events, because the tables take none without their run. The
-        # event of a refused run is written, because it names no run.
+        # If the row of a new run is left out, so are its spans and events, because the tables take none without it.
+        # The row of a refused run is never written. Its event is, because it names no run.
         written = {id(run) for run, _ in runs}
-        spans = [pair for pair in spans if not pair[0].run.is_new or id(pair[0].run) in written]
-        events = [
-            event for event in events if event.kind == REFUSED or not event.run.is_new or id(event.run) in written
-        ]
+
+        def lacks_row(run: RunRecord) -> bool:
+            return run.is_new and run.is_changed and id(run) not in written
+
+        spans = [pair for pair in spans if not lacks_row(pair[0].run)]
+        events = [event for event in events if not lacks_row(event.run)]
         span_rows, spans = _dumps(spans, lambda pair: pair[0].dump(settings))
         event_rows, events = _dumps(events, lambda event: orjson.dumps(event.row(settings)))
         is_complete = is_complete and (len(runs), len(spans), len(events)) == given
