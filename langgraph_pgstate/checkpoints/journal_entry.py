@@ -97,7 +97,7 @@ class JournalEntry:
             begun = [(str(thread), str(run)) for thread, run in begun]
             ended = [(str(thread), str(run), float(start)) for thread, run, start in ended]
             return cls(runs, spans, events, forks, messages, begun, ended, [thread_id], float(ttl))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise CorruptStateError(where, f"it does not decode ({error})") from error
 
     def of_threads(self, thread_ids: Collection[str]) -> JournalEntry:

@@ -92,7 +92,7 @@ def decode_batch(codec: ValueCodec, batch: StoredBatch, where: str) -> Iterator[
         if len(events) != batch.last_seq - batch.first_seq + 1:
             raise ValueError(f"it has {len(events)} events")
         parts = [(str(mode), tuple(ns), step, type_, value) for mode, ns, step, type_, value in events]
-    except (ormsgpack.MsgpackDecodeError, TypeError, ValueError) as error:
+    except (ormsgpack.MsgpackDecodeError, TypeError, ValueError, RecursionError) as error:
         raise CorruptStateError(where, f"it is not a batch of events ({error})") from error
     for number, (mode, namespace, step, type_, value) in enumerate(parts, batch.first_seq):
         data = codec.loads(type_, value, where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import ormsgpack
@@ -11,8 +12,13 @@ from support import config_of
 from support.recorder import rows
 
 from langgraph_pgstate import PGState
+from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
 from langgraph_pgstate.codec import frames
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.record import journal
+from langgraph_pgstate.runs.streams import decode_batch
+from langgraph_pgstate.runs.types import StoredBatch
 from langgraph_pgstate.schema.queries import queries
 from tests.record.test_journal import IDLE, STEPS, Connection, chat, question
 
@@ -44,6 +50,18 @@ def test_an_entry_of_a_newer_version_stays_for_it(state: PGState, connection: Co
     connection.execute(f"DELETE FROM {state.schema}.journal WHERE entry_id = '0'")
     state.flush()
     assert len(rows(connection, state.schema, "messages")) == STEPS + 1
+
+
+def test_a_name_that_is_a_deep_list_is_damage() -> None:
+    """Guard: Python cannot convert such a list to a text."""
+    deep = b"\x91" * 1000 + b"\x90"
+    entry = b"\x99\x01" + b"\x90" * 4 + b"\x91\x92" + deep + b"\xc4\x02{}" + b"\x90\x90\xcb" + bytes(8)
+    with pytest.raises(CorruptStateError, match="it does not decode"):
+        JournalEntry.unpack("t", frames.pack_short_lived(entry))
+    events = b"\x91\x95" + deep + b"\x90\xc0\xa1x\xc4\x00"
+    batch = StoredBatch(1, 1, 1, None, frames.pack_short_lived(events), datetime.now(UTC))
+    with pytest.raises(CorruptStateError, match="it is not a batch of events"):
+        list(decode_batch(ValueCodec(), batch, "events"))
 
 
 @pytest.mark.parametrize(
