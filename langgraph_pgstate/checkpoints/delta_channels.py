@@ -31,7 +31,7 @@ _rules: Final[dict[str, MessageRules]] = {}
 
 
 class MessageRules(NamedTuple):
-    """How a reducer of messages behaves where such reducers differ. The record of messages follows the same rules.
+    """The rules in which reducers of messages differ. The record of a channel's messages follows its reducer's rules.
 
     Attributes:
         hears_remove_all: Whether a `RemoveMessage` with the id `REMOVE_ALL_MESSAGES` empties the channel.

@@ -1,4 +1,4 @@
-"""Which errors mean that the database refuses the data of a statement, and which concern only one row."""
+"""Recognition of errors by which the database refuses the data of a statement, and of errors of one row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a worker writes the end of a run: under the lease that the worker took when it claimed the run."""
+"""The end of a run, written by its worker under the lease that the worker took when it claimed the run."""
 
 from __future__ import annotations
 
