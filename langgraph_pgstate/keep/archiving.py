@@ -17,7 +17,7 @@ from uuid import uuid4
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
-from langgraph_pgstate.errors import ArchiveUnavailableError, NotFoundError, ThreadHeldError
+from langgraph_pgstate.errors import ArchiveUnavailableError, NotFoundError
 from langgraph_pgstate.keep.objects import Objects
 from langgraph_pgstate.keep.packing import (
     MANIFEST,
@@ -36,7 +36,7 @@ from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.budgets import gather_costs, keep_costs
 from langgraph_pgstate.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.schema.queries import Queries, migrations
-from langgraph_pgstate.threads.holds import holds_of
+from langgraph_pgstate.threads.holds import check_not_held
 
 PAGE: Final = 200
 """Maximum number of threads that are read together and packed into one archive."""
@@ -76,8 +76,8 @@ async def check_held(db: Connection, queries: Queries, thread_ids: Sequence[str]
     for thread_id, (reason, _) in found.items():
         if reason == "missing":
             raise NotFoundError(f"there is no thread {thread_id!r}")
-        if reason == "held" and (holds := await holds_of(db, queries, thread_id)):
-            raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
+        if reason == "held":
+            await check_not_held(db, queries, thread_id)
 
 
 async def explain(

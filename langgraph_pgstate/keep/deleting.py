@@ -23,7 +23,6 @@ from langgraph_pgstate.errors import (
     ArchiveUnavailableError,
     ConfigurationError,
     ThreadArchivedError,
-    ThreadHeldError,
 )
 from langgraph_pgstate.keep.archiving import add_archive, copies_key, delete_objects, discard, store
 from langgraph_pgstate.keep.objects import Objects, open_objects
@@ -31,7 +30,7 @@ from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, Peop
 from langgraph_pgstate.keep.restoring import read_manifest
 from langgraph_pgstate.keep.types import DeletionReport
 from langgraph_pgstate.schema.queries import Queries
-from langgraph_pgstate.threads.holds import holds_of
+from langgraph_pgstate.threads.holds import check_not_held
 from langgraph_pgstate.threads.rows import delete_thread
 
 # Time after which a process that has begun an archive, and has not finished it, is taken for dead.
@@ -131,7 +130,8 @@ async def find_copies(db: Connection, queries: Queries, wanted: Wanted) -> list[
             raise ThreadArchivedError(thread_id, archive_id)
         else:
             copies.thread_ids.append(thread_id)
-    await _refuse_held(db, queries, sorted({id for copies in found.values() for id in copies.thread_ids}))
+    for thread_id in sorted({id for copies in found.values() for id in copies.thread_ids}):
+        await check_not_held(db, queries, thread_id)
     return [one for one in found.values() if one.thread_ids]
 
 
@@ -278,14 +278,9 @@ async def begin_deletion(db: Connection, queries: Queries, copies: Copies, delet
         await _lock_claimed(db, queries, copies, deletion_id)
         # A hold locks the thread's row, too.
         await db.fetch(queries.lock_stubs, {"thread_ids": copies.thread_ids})
-        await _refuse_held(db, queries, copies.thread_ids)
+        for thread_id in copies.thread_ids:
+            await check_not_held(db, queries, thread_id)
         await db.execute(queries.begin_deletion, {"archive_id": copies.archive_id, "deletion_id": deletion_id})
-
-
-async def _refuse_held(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> None:
-    for thread_id in thread_ids:
-        if holds := await holds_of(db, queries, thread_id):
-            raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
 
 
 async def _lock_claimed(db: Connection, queries: Queries, copies: Copies, deletion_id: str) -> None:

@@ -52,7 +52,7 @@ from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import NamedQuery, Queries
 from langgraph_pgstate.schema.resealing import Reached, reseal_page
-from langgraph_pgstate.threads.holds import holds_of, refuse_held
+from langgraph_pgstate.threads.holds import check_not_held, refuse_held
 from langgraph_pgstate.threads.rows import delete_thread
 
 T = TypeVar("T")
@@ -358,7 +358,7 @@ class _Work:
             return
         if request.kind == "thread":
             # Refuse a held thread before the erasure is stored.
-            await self._runner.run(_check_held, self._queries, thread_id)
+            await self._runner.run(check_not_held, self._queries, thread_id)
             await self.begin()
             await self.tree(thread_id)
             await self._archives(thread_ids=self._done, source_ids=self._done)
@@ -467,16 +467,23 @@ class _Work:
         what = Redaction(ids, all_texts(versions.fields))
         await self._runner.run(_check_unused, self._queries, thread_id)
         await self.begin()
+        await self._repeated(self._redact_tree, thread_id, what, message_id)
+
+    async def _redact_tree(self, thread_id: str, what: Redaction, message_id: str) -> None:
+        """Redact a message in a thread, and in its forks and copies.
+
+        Redact the thread itself last. If this call is interrupted, a repeated call must still find the message in it.
+        """
         members, others = await self._runner.run(_find_tree, self._queries, thread_id)
-        # Redact the thread itself last. If this call is interrupted, a repeated call must still find the message in the
-        # thread.
-        for id in [*dict.fromkeys([*(heir for heir, _ in others), *members])]:
-            if id == thread_id:
-                await self._forks(thread_id, ())
-            if id == thread_id and self.report.kept:
-                self._keep(id, _needed_by(self.report.kept[0].thread_id))
-            else:
-                await self._other(id, _redact, id, what, message_id)
+        heirs = {*members, *(heir for heir, _ in others)} - {thread_id}
+        for id in sorted(heirs - self._done):
+            self._done.add(id)
+            await self._other(id, _redact, id, what, message_id)
+        await self._forks(thread_id, ())
+        if self.report.kept:
+            self._keep(thread_id, _needed_by(self.report.kept[0].thread_id))
+        else:
+            await self._other(thread_id, _redact, thread_id, what, message_id, heirs)
 
     async def _other(self, thread_id: str, work: Callable[..., Awaitable[Counts]], *given: Any) -> None:
         """Redact a thread with `work`, and delete its copies in archives. An archived thread is restored first."""
@@ -497,7 +504,7 @@ class _Work:
         if thread_id in self._away or not (found := await self._runner.run(find_archives, self._queries, [thread_id])):
             return thread_id in self._away
         try:
-            await self._runner.run(_check_held, self._queries, thread_id)
+            await self._runner.run(check_not_held, self._queries, thread_id)
         except ThreadHeldError as error:
             self._away.add(thread_id)
             self._keep(thread_id, str(error))
@@ -634,12 +641,6 @@ async def _exists(db: Connection, queries: Queries, thread_id: str) -> bool:
     return bool((await db.fetch(queries.has_thread, {"thread_id": thread_id}))[0][0])
 
 
-async def _check_held(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Raise an error if a hold protects a thread, which may be archived."""
-    if holds := await holds_of(db, queries, thread_id):
-        raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
-
-
 async def _check_unused(db: Connection, queries: Queries, thread_id: str) -> None:
     async with db.transaction():
         await lock_unused(db, queries, thread_id)
@@ -742,7 +743,6 @@ async def _clear_user(
     key = {"thread_id": thread_id, "user_id": user_id}
     # End the user's pending or running run of this thread first, so that late writes of a worker are refused.
     mine = [row[0] for row in await db.fetch(queries.list_messages_of_user, key)]
-    await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
     requests = await db.execute(queries.delete_queued, {"thread_id": thread_id, "run_ids": mine})
     await lock_unused(db, queries, thread_id)
     what, run_ids = await _said_in_runs(db, queries, thread_id, user_id)
@@ -781,8 +781,17 @@ async def _said_in_runs(db: Connection, queries: Queries, thread_id: str, user_i
 
 
 async def _redact(
-    db: Connection, queries: Queries, erasure_id: str | None, thread_id: str, what: Redaction, message_id: str
+    db: Connection,
+    queries: Queries,
+    erasure_id: str | None,
+    thread_id: str,
+    what: Redaction,
+    message_id: str,
+    known: Collection[str] | None = None,
 ) -> Counts:
+    """Redact a message in a thread. If `known` is given, check that it has all forks and copies of the thread."""
+    if known is not None:
+        await _refuse_new_heirs(db, queries, thread_id, known)
     await lock_unused(db, queries, thread_id)
     counts = _as_redacted(await redact_thread(db, queries, thread_id, what))
     key = {"thread_id": thread_id, "message_id": message_id}

@@ -80,13 +80,15 @@ def _calls(fields: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 
 async def lock_unused(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Lock a thread against all writers until the transaction ends.
+    """Lock a thread against all writers, and against forks and copies, until the transaction ends.
+
+    A fork or copy that is being made is waited for, so that the caller finds it afterwards.
 
     Raises:
         ThreadHeldError: If a hold protects the thread.
         ThreadInUseError: If a process runs the thread. The process would store old content again from its memory.
     """
-    await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
+    await db.fetch(queries.lock_thread_for_update, {"thread_id": thread_id})
     await refuse_held(db, queries, thread_id)
     if found := await db.fetch(queries.is_thread_used, {"thread_id": thread_id}):
         raise ThreadInUseError(thread_id, found[0][0])

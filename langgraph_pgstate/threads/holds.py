@@ -102,6 +102,15 @@ async def refuse_held(db: Connection, queries: Queries, thread_id: str) -> None:
         ThreadArchivedError: If the thread's rows are in an archive, which the deletion would not reach.
     """
     await keep_source(db, queries, thread_id)
+    await check_not_held(db, queries, thread_id)
+
+
+async def check_not_held(db: Connection, queries: Queries, thread_id: str) -> None:
+    """Check that no hold protects a thread, which may be archived. One statement.
+
+    Raises:
+        ThreadHeldError: If a hold protects it.
+    """
     if holds := await holds_of(db, queries, thread_id):
         raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
 

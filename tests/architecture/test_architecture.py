@@ -638,6 +638,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.holds.holds_of": lambda bench: ("t",),
     "threads.holds.keep_source": lambda bench: ("t",),
     "threads.holds.refuse_held": lambda bench: ("t",),
+    "threads.holds.check_not_held": lambda bench: ("t",),
     "threads.holds.is_kept": lambda bench: ("t", "not deleted"),
     "runs.ending.notify": lambda bench: (["run"],),
     "runs.ending.finish": lambda bench: (bench.claimed(), "success"),

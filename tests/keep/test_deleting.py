@@ -124,7 +124,7 @@ def test_a_hold_and_a_deletion_wait_for_each_other(
 ) -> None:
     make_rich_thread(state, "t-one")
     state.archive.put(["t-one"], to=f"file://{folder}", idle_for=NOW)
-    holds_of, errors = deleting.holds_of, list[str]()
+    check, errors = deleting.check_not_held, list[str]()
 
     def hold() -> None:
         with PGState.open(dsn, schema=schema) as other:
@@ -135,8 +135,8 @@ def test_a_hold_and_a_deletion_wait_for_each_other(
 
     holding = threading.Thread(target=hold)
 
-    async def late(*args: Any) -> Any:
-        found = await holds_of(*args)
+    async def late(*args: Any) -> None:
+        await check(*args)
         calls.append(args)
         if len(calls) == 2:
             holding.start()
@@ -145,10 +145,9 @@ def test_a_hold_and_a_deletion_wait_for_each_other(
                 wait_until(
                     lambda: connection.execute(waiting).fetchone() != (0,) or not holding.is_alive(), "the hold waits"
                 )
-        return found
 
     calls: list[Any] = []
-    monkeypatch.setattr(deleting, "holds_of", late)
+    monkeypatch.setattr(deleting, "check_not_held", late)
     assert state.archive.delete(["t-one"]).threads == 1
     holding.join(GUARD_SECONDS)
     assert (len(calls), len(errors), state.threads.get("t-one")) == (2, 1, None)

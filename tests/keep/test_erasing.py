@@ -259,11 +259,12 @@ def test_forks_and_copies_of_threads_of_others_lose_what_a_user_said_in_them(
 
 @pytest.mark.parametrize("first", ["evelyn", "bob"])
 @pytest.mark.parametrize("how", ["fork", "copy"])
+@pytest.mark.parametrize("what", [{"user_id": "evelyn"}, {"thread_id": "hers", "message_id": "secret"}])
 def test_a_fork_that_is_made_meanwhile_is_redacted(
-    state: PGState, ask: Ask, schema: str, dsn: str, monkeypatch: pytest.MonkeyPatch, first: str, how: str
+    state: PGState, ask: Ask, schema: str, dsn: str, monkeypatch: pytest.MonkeyPatch, first: str, how: str, what: Any
 ) -> None:
     said(state, "hers", "a public park", first)
-    said(state, "hers", "my secret garden", "evelyn")
+    said(state, "hers", "my secret garden", "evelyn", id="secret")
     forks = erasing._Work._forks
 
     async def late(*given: Any) -> Any:
@@ -278,18 +279,29 @@ def test_a_fork_that_is_made_meanwhile_is_redacted(
         return found
 
     monkeypatch.setattr(erasing._Work, "_forks", late)
-    assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
+    assert state.privacy.erase(**what, key=KEY).is_complete
     assert len(values(state, "bobs")[0]["messages"]) == 4
     assert "garden" not in whole(ask, schema)
 
 
 @pytest.mark.parametrize("first", ["evelyn", "bob"])
 @pytest.mark.parametrize("how", ["fork", "copy"])
+@pytest.mark.parametrize("source", ["hers", "between"])
+@pytest.mark.parametrize("what", [{"user_id": "evelyn"}, {"thread_id": "hers", "message_id": "secret"}])
 def test_an_erasure_waits_for_a_fork_that_is_being_made(
-    state: PGState, ask: Ask, schema: str, dsn: str, monkeypatch: pytest.MonkeyPatch, first: str, how: str
+    state: PGState,
+    ask: Ask,
+    schema: str,
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    how: str,
+    source: str,
+    what: Any,
 ) -> None:
     said(state, "hers", "a public park", first)
-    said(state, "hers", "my secret garden", "evelyn")
+    said(state, "hers", "my secret garden", "evelyn", id="secret")
+    state.threads.fork("hers", to="between", owner={"user_id": "bob", "metadata": {}})
     copied, goes_on = threading.Event(), threading.Event()
     module = branches if how == "fork" else rows
     bind_copy = module.bind_copy
@@ -305,15 +317,15 @@ def test_an_erasure_waits_for_a_fork_that_is_being_made(
         owner: Any = {"user_id": "bob", "metadata": {}}
         with PGState.open(dsn, schema=schema) as other:
             if how == "fork":
-                other.threads.fork("hers", to="bobs", owner=owner)
+                other.threads.fork(source, to="bobs", owner=owner)
             else:
-                other.saver.copy_thread("hers", "bobs", owner=owner)
+                other.saver.copy_thread(source, "bobs", owner=owner)
 
     copying = threading.Thread(target=copy)
     copying.start()
     assert copied.wait(GUARD_SECONDS)
     done: list[bool] = []
-    erasing_ = threading.Thread(target=lambda: done.append(state.privacy.erase(user_id="evelyn", key=KEY).is_complete))
+    erasing_ = threading.Thread(target=lambda: done.append(state.privacy.erase(**what, key=KEY).is_complete))
     erasing_.start()
     waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'"
     wait_until(lambda: bool(done or ask(waits)), "the erasure waits")
