@@ -1,13 +1,13 @@
-"""The rule for which stored types are built.
+"""The rule by which stored types are built.
 
 Stored bytes contain the module and the name of a value's type. Anyone who can write to the database can write any name.
 A type is built if it is one of LangGraph's own types, or if the program allows it. Unless the program is strict, data
-types of modules that this process has imported are built, too. A data type is a dataclass, pydantic model, enum, named
-tuple or attrs class, or a subclass of a value class of the standard library, such as `Decimal`. A data type is built by
-a call, as its own module builds it. The call runs its `__post_init__` and validators.
+types of imported modules are built, too. A data type is a dataclass, pydantic model, enum, named tuple or attrs class,
+or a subclass of a value class of the standard library, such as `Decimal`. A data type is built by a call, which runs
+its `__post_init__` and validators.
 
-Reading a value imports nothing. Modules and classes are looked up directly in their namespaces: no attribute hook,
-descriptor or metaclass runs.
+Reading a value imports nothing. Types are looked up directly in namespaces: no attribute hook, descriptor or metaclass
+runs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NO_DATA: Final = "it is no data type"
 _STRICT: Final = "in strict mode only LangGraph's own types are built"
 _MAX_NAMES: Final = 1000
 
-# These functions read namespaces directly, so that no module or class can change the result.
+# These functions read namespaces directly, so that no code of a module or class runs.
 _module_namespace: Final[Callable[[Any], dict[str, Any]]] = vars(ModuleType)["__dict__"].__get__
 _namespace: Final[Callable[[Any], Mapping[str, Any]]] = vars(type)["__dict__"].__get__
 _lineage: Final[Callable[[Any], tuple[type, ...]]] = vars(type)["__mro__"].__get__
@@ -83,7 +83,7 @@ class Types:
         self._nested: dict[Key, tuple[int, str | None]] = {}
 
     def allowing(self, more: Iterable[type | tuple[str, ...]]) -> Types:
-        """Return `Types` that allow the types in `more`, too; this object if it already allows them."""
+        """Return `Types` that also allow the types in `more`; this object if nothing changes."""
         entries = dict(map(_entry, more))
         if entries.keys() <= self.allowed.keys():
             return self
@@ -103,7 +103,7 @@ class Types:
         if self.strict and not is_allowed:
             return REFUSED
         namespace = _imported(module)
-        # Compare with `None`, because an object or a class's metaclass may define `__bool__`.
+        # Compare with `None`, because an object or a metaclass may define `__bool__`.
         found = namespace.get(name) if namespace is not None else None
         if found is None and namespace is not None:
             found = self._find_nested(namespace, key)
@@ -120,10 +120,7 @@ class Types:
         return found if is_data else REFUSED
 
     def find_method(self, module: str, name: str, method: str) -> Any:
-        """Return the method that builds a value, or else `REFUSED` or `PLAIN`, as `find` does.
-
-        Only `datetime.fromisoformat` is supported.
-        """
+        """Return the method that builds a value, or else `REFUSED` or `PLAIN`. Supports `datetime.fromisoformat`."""
         found = self.find(module, name) if method == "fromisoformat" else REFUSED
         if found is REFUSED or found is PLAIN:
             return found
@@ -207,10 +204,7 @@ def is_imported(module: str) -> bool:
 
 
 def is_enum(found: Any) -> bool:
-    """Return whether an object is an enum class.
-
-    Such a class must not be called with several arguments to build a value, because that makes a new enum class.
-    """
+    """Return whether an object is an enum class. A call of such a class with several arguments makes a new class."""
     return issubclass(type(found), EnumMeta)
 
 
@@ -226,8 +220,7 @@ def warn_plain(module: str, name: str, why: str) -> None:
 def _import_value_classes() -> frozenset[int]:
     """Import the types that LangGraph allows. Return the ids of the value classes that LangGraph's serializer supports.
 
-    Called before the first read, not when this module is imported: importing `langgraph.types` takes as long as
-    importing a saver.
+    Called before the first read, because importing `langgraph.types` is slow.
     """
     for module in {module for module, _ in SAFE_TYPES}:
         with suppress(ImportError):
@@ -278,7 +271,7 @@ def _is_data_base(base: type) -> bool:
     namespace = _namespace(base)
     if "__dataclass_fields__" in namespace or "__attrs_attrs__" in namespace:
         return True
-    # A class that `namedtuple` has made has methods of the module `collections`, as their globals show.
+    # The methods of a class that `namedtuple` made have the globals of the module `collections`.
     method = namespace.get("_asdict")
     return (
         "_fields" in namespace

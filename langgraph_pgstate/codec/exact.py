@@ -19,7 +19,7 @@ from langgraph_pgstate.codec.messages import SHAPES
 from langgraph_pgstate.langgraph_compat import TEXT, TUPLE, convert, parts_of
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None), bytes})
-# With these options, a value that is not JSON is passed to the argument `default`, or raises an error.
+# These options pass each value that JSON lacks to `default`, or raise an error.
 _SURE_OPTIONS: Final = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_PASSTHROUGH_DATETIME
@@ -35,9 +35,7 @@ _BYTES: Final = (b"\xc4", b"\xc5", b"\xc6")
 def encode_surely(value: Any) -> bytes | None:
     """Return exact bytes of a value that has only JSON's types, tuples, UUIDs, most datetimes and plain messages.
 
-    Return `None` for any other value. The bytes keep all types, so the caller need not decode and compare them. Only
-    parts that are not JSON are handled in Python, because walking through a whole value in Python takes longer than
-    encoding it.
+    Return `None` for any other value. The bytes keep all types, so the caller need not decode and compare them.
     """
     try:
         data = ormsgpack.packb(value, default=_encode_part, option=_SURE_OPTIONS)
@@ -77,8 +75,8 @@ def _pass_message(value: Any) -> Any:
 def difference(value: Any, found: Any, path: str = "") -> tuple[str, Any, Any] | None:
     """Return the first place where two values differ, with both values there; `None` if they are equal.
 
-    Values are equal if they have the same types and content at each place. NaN is equal to NaN. The result of
-    `message.text` counts as a plain string.
+    Equal values have the same types and content at each place. NaN is equal to NaN. The result of `message.text` counts
+    as a plain string.
     """
     kind = _type_of(value)
     here = (path, value, found)
@@ -146,7 +144,7 @@ def _names_of(slots: Any) -> Iterable[str]:
 
 
 def _members(values: Iterable[Any]) -> set[tuple[type, str]]:
-    """Return the members of a set with their types. They are compared by `repr`, because NaN is not equal to itself."""
+    """Return the types and `repr` of a set's members. NaN is not equal to itself, but its `repr` is."""
     return {(_type_of(one), repr(one)) for one in values}
 
 

@@ -4,16 +4,15 @@
     raw      4 bytes xxh32 of the content, then the content
     zstd     a magicless zstd frame with its own checksum
     zstd+1   the same, compressed with dictionary 1
-    sealed   encrypted content, which is decrypted before it gets here (`encryption/cipher.py`)
+    sealed   encrypted content (`encryption/cipher.py`)
+    listed   a list of segments, then a frame (`codec/states.py`)
     plain    no kind byte: a zstd frame with its own checksum, whose magic number begins with 0x28
 
-A large value is a plain frame, so that the compressor's output need not be copied to add a byte. Frames of the kind
-`zstd` are read, but not written. zstandard 0.23 cannot decompress a magicless frame in one call, so `unpack` prepends
-the magic number.
+A large value is a plain frame, because adding a kind byte would copy the value. Frames of the kind `zstd` are read, but
+not written. zstandard 0.23 cannot decompress a magicless frame in one call, so `unpack` prepends the magic number.
 
-Dictionary 1 holds the boilerplate of LangChain messages and of checkpoints (field names, module names, provider keys),
-so that a single small message compresses as well as a message among many. The dictionary must never change, because
-stored frames depend on it. `benchmarks/train_dictionary.py` made it.
+Dictionary 1 holds boilerplate of LangChain messages and of checkpoints: field names, module names, provider keys. The
+dictionary must never change, because stored frames depend on it. `benchmarks/train_dictionary.py` made it.
 """
 
 from __future__ import annotations
@@ -39,28 +38,27 @@ _LATER: Final = range(5, 0x20)
 
 # Below this size, the overhead of a frame exceeds the bytes that compression saves.
 _MIN_COMPRESSED = 40
-# Larger values repeat enough of their own content. The dictionary would only cost time.
+# Larger values repeat enough of their own content, so the dictionary would only cost time.
 MAX_WITH_DICTIONARY: Final = 64 * 1024
 # Level 1 was smaller and faster than level 3 on 64 messages, and within 3 % of level 9 on one message.
 _LEVEL = 1
-# A message or a state is compressed with a hash table of 8 KB instead of 64 KB. The output is at most 2 % larger, and
-# compression takes a third less time when other work has filled the processor's caches.
+# With a hash table of 8 KB instead of 64 KB, compression is a third faster if other work has filled the processor's
+# caches. The output is at most 2 % larger.
 _MAX_SMALL = 4 * 1024
 _SMALL_HASH_LOG = 11
-# A large value gets a hash table of 16 KB, which stays in the L1 cache: compression is a fifth faster, the output an
-# eighth larger. A put of 200 KB takes 0.89 times as long; reading takes as long as before.
+# A hash table of 16 KB stays in the L1 cache. Compression of a large value is a fifth faster, the output an eighth
+# larger.
 _LARGE_HASH_LOG = 12
-# Prose, base64 and numbers hardly repeat, so only entropy coding saves bytes. A tiny hash table halves the time of
-# compression, and makes compressed prose a fifth larger. A put of 200 KB takes 0.86 times as long.
+# Prose, base64 and numbers hardly repeat. A tiny hash table halves the time of their compression, and makes compressed
+# prose a fifth larger.
 _PROSE_HASH_LOG = 6
-# A sample from the middle is compressed with the larger table, to choose between the two tables. This costs a tenth of
-# the time that the choice saves. Records, code, HTML and logs shrink to 0.48 of their size or less, prose to 0.51 or
-# more. So the limit is in between.
+# A sample from the middle decides between the two tables. Records, code, HTML and logs shrink to 0.48 of their size or
+# less, prose to 0.51 or more.
 _SAMPLE_SIZE = 4 * 1024
 _MAX_REPETITIVE = 0.5
-# Decompression first allocates as much memory as a frame states, and a frame of 2 KB can state 5 GB. So a frame is
-# refused if it states more than both limits: a number of bytes, and a multiple of its own size. Content above both
-# limits is stored uncompressed.
+# Decompression allocates as much memory as a frame states, and a frame of 2 KB can state 5 GB. A frame may state at
+# most the larger of two limits: a number of bytes, and a multiple of its own size. Content above this limit is stored
+# uncompressed.
 MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_TIMES: Final = 64
 # Short-lived content up to this size is stored raw.
@@ -132,13 +130,13 @@ def _dictionary() -> bytes:
     return resources.files(__name__.rpartition(".")[0]).joinpath("frames1.zdict").read_bytes()
 
 
-# Contexts are not thread-safe and take half a millisecond to make. They are pooled instead of kept per thread, because
-# LangGraph runs each invocation's puts in new threads. Contexts are dropped when compressing raises.
+# Contexts are slow to make and not thread-safe. They are pooled instead of kept for each thread, because LangGraph runs
+# each invocation's puts in new threads. If compressing raises, the used contexts are dropped.
 _idle: list[_Contexts] = []
 
 
 def _take_contexts() -> _Contexts:
-    """Return contexts for this thread; the caller appends them to `_idle` afterwards."""
+    """Return contexts, which the caller appends to `_idle` after use."""
     try:
         return _idle.pop()
     except IndexError:
@@ -173,7 +171,7 @@ def pack(content: bytes) -> bytes:
 
 
 def _pack_large(content: bytes) -> bytes:
-    """Return content of many kilobytes as a frame, compressed without the dictionary."""
+    """Return content as a frame, compressed without the dictionary."""
     contexts = _take_contexts()
     packed = contexts.compress_large(content)
     _idle.append(contexts)
@@ -203,10 +201,6 @@ def pack_short_lived(content: bytes) -> bytes:
 
 def unpack(frame: bytes, where: str) -> bytes:
     """Return a frame's content.
-
-    Args:
-        frame: A frame that `pack` returned.
-        where: Name of the stored object, for the error.
 
     Raises:
         CorruptStateError: If the frame is truncated or altered, or states more content than a frame of its size may
@@ -242,7 +236,7 @@ def unpack(frame: bytes, where: str) -> bytes:
             raise UnreadableFormatError(
                 where, f"zstandard {zstandard.__version__} does not decompress it ({error}): install 0.23 or newer"
             ) from error
-        # A `MemoryError` means damage, too: the frame may state more content than fits into memory.
+        # A `MemoryError` means damage, too: the frame states more content than fits into memory.
         raise CorruptStateError(where, f"its frame does not decompress ({error})") from error
     finally:
         _idle.append(contexts)
@@ -260,11 +254,7 @@ def content_size(frame: bytes) -> int:
 
 
 def _checked(frame: bytes, most: int, where: str) -> bytes:
-    """Return a zstd frame if it does not state too much content.
-
-    Raises:
-        CorruptStateError: If the frame states too much content.
-    """
+    """Return a zstd frame. Raise `CorruptStateError` if the frame states more than `most` bytes of content."""
     size = zstandard.frame_content_size(frame)
     if size > most:
         raise CorruptStateError(where, f"its frame of {len(frame)} bytes states {size} bytes of content")
@@ -272,10 +262,7 @@ def _checked(frame: bytes, most: int, where: str) -> bytes:
 
 
 def _can_decompress(kind: int) -> bool:
-    """Return whether the installed library can read a known valid frame of a kind.
-
-    If it cannot, the data may be intact.
-    """
+    """Return whether the installed zstandard can read a valid frame. If not, a stored frame may be intact."""
     try:
         return unpack(_WHOLE[kind], "") == _WHOLE_CONTENT
     except CorruptStateError:

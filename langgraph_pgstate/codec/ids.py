@@ -1,8 +1,7 @@
 """Random ids of segments and revisions of checkpoints.
 
-A checkpoint names every segment it refers to, so the size of a segment's id matters: 4 bytes instead of 8 save a tenth
-of a chat's checkpoint. If two segments of a thread draw the same id, the primary key refuses the second, and its put
-is retried with another id.
+An id of a segment has only 31 bits, because each checkpoint stores the ids of all its segments. If two segments of a
+thread get the same id, the primary key refuses the second segment, and the put is retried with another id.
 """
 
 from __future__ import annotations

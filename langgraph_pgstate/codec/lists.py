@@ -11,14 +11,13 @@ from typing import ClassVar, Final
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
 
-# When a list ends with this many small runs, they are written again as one run. A list of 1,000 messages is then read
-# from about 48 segments instead of 1,000.
+# Number of small runs at the end of a list that are written again as one run, so that few segments have to be read.
 MERGE_AT: Final = 64
-# New segments are not filled beyond this size, because a segment is read whole even for one of its elements.
+# Size at which a new segment is full. It is small, because reading one element reads the whole segment.
 SEGMENT_BYTES: Final = 64 * 1024
 # A run of this size is not merged with other runs.
 _SMALL_BYTES: Final = SEGMENT_BYTES // 8
-# A list in more runs than this (edits and removals split runs) is written again in full.
+# A list that edits and removals have split into more runs is written again in full.
 _MAX_RUNS: Final = 128
 _MAX_RUNS_SHARE: Final = 24
 
@@ -58,12 +57,7 @@ Piece = Run | Fresh
 
 
 def diff_runs(old_runs: Sequence[Run], old_digests: bytes | None, digests: bytes) -> tuple[int, list[Piece]]:
-    """Return runs of an earlier list and new elements that together make up a list.
-
-    Args:
-        old_runs: The runs that hold the earlier list's elements.
-        old_digests: The fingerprints of the earlier list's elements; `None` if unknown.
-        digests: The fingerprints of the list to store.
+    """Return runs of an earlier list and new elements that together make up the list to store.
 
     Returns:
         The number of leading runs of the earlier list to keep, and pieces for the remaining elements, in order.
@@ -89,8 +83,7 @@ def diff_runs(old_runs: Sequence[Run], old_digests: bytes | None, digests: bytes
 def _match(old_runs: Sequence[Run], old_digests: bytes, digests: bytes) -> list[Piece]:
     """Return a list as pieces: runs of elements of the earlier list, and new elements.
 
-    If an element occurs several times in the earlier list, take the one that follows the previous element's match, or
-    else the first one.
+    Among equal elements of the earlier list, prefer the element after the previous match, or else the first.
     """
     places: dict[bytes, int] = {}
     old = [old_digests[at : at + DIGEST_SIZE] for at in range(0, len(old_digests), DIGEST_SIZE)]
@@ -120,7 +113,7 @@ def _match(old_runs: Sequence[Run], old_digests: bytes, digests: bytes) -> list[
 
 
 def _merge(pieces: list[Piece]) -> list[Piece]:
-    """Replace the small pieces at the end by one new piece, if they are many or large together."""
+    """Replace the small pieces at the end by one new piece, if their number or total size reaches a limit."""
     tail, size = _small_tail(pieces)
     if tail < MERGE_AT and size < SEGMENT_BYTES:
         return pieces

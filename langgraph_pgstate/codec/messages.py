@@ -1,10 +1,9 @@
 """Encoding and decoding of the four chat message types without pydantic.
 
-LangGraph's serializer writes a message as extension 5 around `(module, class, model_dump(), "model_validate_json")`
-and reads it by calling the class, which validates every field again. For exact `HumanMessage`, `AIMessage`,
-`SystemMessage` and `ToolMessage` objects with plain content both results are known in advance: the dump equals
-`__dict__`, and validating a valid dump changes nothing. Such messages are handled here. All others go through the
-serializer.
+LangGraph's serializer writes a message as msgpack extension 5 around
+`(module, class, model_dump(), "model_validate_json")`, and validates every field again when it reads the message. A
+message of one of the four classes with plain content needs no pydantic: its dump equals `__dict__`, and validation
+changes nothing. The serializer handles all other messages.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ DIGEST_SIZE: Final = 16
 
 _METHOD = "model_validate_json"
 _SUFFIX = ormsgpack.packb(_METHOD)
-# The fields that every message class begins with.
+# The first fields of every message class.
 _BASE_FIELDS = ("content", "additional_kwargs", "response_metadata", "type", "name", "id")
 _TOOL_CALL_KEYS = ["name", "args", "id", "type"]
 _USAGE_TOTALS = ["input_tokens", "output_tokens", "total_tokens"]
@@ -42,7 +41,7 @@ _Builder = Callable[[dict[str, Any]], BaseMessage | None]
 _Check = Callable[[dict[str, Any]], bool]
 
 
-# Setters of the slots of a pydantic model. They are faster than pydantic's `__setattr__`, which first looks up fields.
+# Setters of the slots of a pydantic model, which are faster than its `__setattr__`.
 _set_dict = BaseModel.__dict__["__dict__"].__set__
 _set_fields_set = BaseModel.__dict__["__pydantic_fields_set__"].__set__
 _set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
@@ -56,9 +55,9 @@ class _MessageShape:
         cls: The class, matched exactly.
         fields: Its fields in the order of `model_dump`.
         seed: Seed of its fingerprints, random per process. Messages of two classes never have equal fingerprints.
-        build: Returns the message that has the given fields; `None` if validation could change them.
+        build: Returns the message that has the given fields; `None` if validation could change a field.
         rebuild: Like `build`, for fields that were plain when they were stored.
-        is_plain: Returns whether validation leaves the given fields unchanged. They must be all fields of the class.
+        is_plain: Returns whether validation leaves all fields of a message unchanged.
         prefix: The bytes before the fields in an encoded message.
     """
 
@@ -74,10 +73,7 @@ class _MessageShape:
         self._check = check
 
     def encode(self, message: BaseMessage) -> tuple[bytes, bool] | None:
-        """Return the serializer's own bytes for `message` and whether it is plain.
-
-        Return `None` if the message needs the serializer.
-        """
+        """Return a message in the serializer's bytes, and whether it is plain; `None` to use the serializer."""
         fields = message.__dict__
         if tuple(fields) != self.fields or message.__pydantic_extra__:
             return None
@@ -91,7 +87,7 @@ class _MessageShape:
         return extension(_EXTENSION_PYDANTIC, self.wrap(packed)), is_plain
 
     def wrap(self, packed: bytes) -> bytes:
-        """Return the content of the extension that holds the message with the given packed fields."""
+        """Return the content of the extension of a message, given its packed fields."""
         return self.prefix + packed + _SUFFIX
 
     def is_sure_of(self, message: BaseMessage) -> bool:
@@ -197,7 +193,7 @@ def _tool_is_plain(fields: dict[str, Any]) -> bool:
     return type(fields["tool_call_id"]) is str and fields["status"] in ("success", "error")
 
 
-# Checks of a class beyond the checks of the common fields.
+# Checks of the fields that are not common to all classes.
 _CHECKS: dict[type[BaseMessage], _Check | None] = {
     HumanMessage: None,
     AIMessage: _ai_is_plain,
@@ -210,12 +206,12 @@ SHAPES: Final = {cls: _MessageShape(cls, check) for cls, check in _CHECKS.items(
 def is_message(value: Any) -> bool:
     """Return whether a value is a chat message.
 
-    The exact classes are tested first, because pydantic implements `isinstance` in Python.
+    The exact classes are tested first, because pydantic's `isinstance` is slow.
     """
     return type(value) in SHAPES or isinstance(value, BaseMessage)
 
 
-# The first bytes of an encoded message, long enough to distinguish the classes.
+# Number of bytes that distinguish the classes of encoded messages.
 _HEAD_SIZE: Final = min(len(shape.prefix) for shape in SHAPES.values())
 _SHAPES_BY_HEAD: Final = {shape.prefix[:_HEAD_SIZE]: shape for shape in SHAPES.values()}
 
@@ -233,13 +229,13 @@ def extension(code: int, data: bytes) -> bytes:
 def decoding_hook(
     fallback: ExtensionHook, digests: list[bytes] | None, generic_seed: int, *, were_plain: bool = False
 ) -> ExtensionHook:
-    """Return an extension hook that builds plain messages itself and passes other values to the serializer's hook.
+    """Return an extension hook that builds plain messages itself and passes other values to `fallback`.
 
     Args:
         fallback: The serializer's own hook.
         digests: Receives the fingerprint of each message that the hook builds, in order.
         generic_seed: Seed for messages whose fields contain extensions.
-        were_plain: Whether all messages were plain when they were stored. Then the hook does not check this again.
+        were_plain: Whether all messages were plain when they were stored, which saves the check.
     """
     unpack = ormsgpack.unpackb
     digest = xxhash.xxh3_128_digest
@@ -254,14 +250,14 @@ def decoding_hook(
         shape = shapes.get(data[:_HEAD_SIZE]) if code == _EXTENSION_PYDANTIC else None
         if shape is None or not data.startswith(shape.prefix) or not data.endswith(_SUFFIX):
             return fallback(code, data)
-        # These are the bytes from which the fingerprint of the same message in memory is computed.
+        # The fingerprint of a message in memory is computed from the same bytes.
         packed = data[len(shape.prefix) : -len(_SUFFIX)]
         try:
             message = (shape.rebuild if were_plain else shape.build)(
                 unpack(packed, ext_hook=note, option=UNPACK_OPTIONS)
             )
         except Exception:
-            # The bytes are not a message in the serializer's form, so the serializer's own hook handles them.
+            # The serializer did not write these bytes, so its own hook handles them.
             message = None
         if message is None:
             nested.clear()

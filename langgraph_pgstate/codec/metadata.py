@@ -17,7 +17,7 @@ from langgraph_pgstate.codec.values import encodes_as_utf8
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
-# Deeper values cannot be searched. The limits of JSON parsers are slightly above this depth.
+# Deeper values cannot be searched, because JSON parsers limit the depth.
 _MAX_DEPTH = 100
 
 
@@ -78,9 +78,7 @@ def filter_json(filter: Mapping[str, Any]) -> str:
 def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
     """Return the nearest JSON value that `jsonb` accepts, and whether it is exact.
 
-    Args:
-        value: Any value. A value that JSON cannot represent becomes its `str()`.
-        depth: Number of levels above the value. Below 100 levels, values become `None`.
+    A value that JSON cannot represent becomes its `str()`. A value below 100 levels becomes `None`.
     """
     if depth > _MAX_DEPTH:
         return None, False

@@ -1,7 +1,7 @@
-"""Encoded values that are copied between stores without building any of their objects.
+"""Encoded values that are copied between stores without building any objects.
 
-A list encoded with msgpack is split into its elements, so that it can be stored as a put stores it: new elements are
-found by comparing bytes, and joining the elements restores the original bytes.
+A list encoded with msgpack is split into its encoded elements. So a copy stores only new elements, as a put does.
+Joining the elements restores the original bytes.
 """
 
 from __future__ import annotations
@@ -36,20 +36,17 @@ class Encoded:
 
 
 class OpaqueCodec(ValueCodec):
-    """A codec for transfers, of values that are already `Encoded` or are lists of encoded elements.
-
-    The serializer encodes other values, such as plain JSON. A `ValueCodec` with this serializer can read the bytes.
-    """
+    """A codec for transfers. Its values are `Encoded` values, lists of encoded elements, and plain JSON."""
 
     def __init__(self, serde: SerializerProtocol | None = None) -> None:
         super().__init__(serde)
         self.plain = ValueCodec(serde, refuse_unsafe=False)
 
     def prepare(self, type_: str, data: bytes) -> Any:
-        """Return a stored value as planning expects it: a list of encoded elements if splitting is worthwhile."""
+        """Return a stored value as a list of encoded elements if splitting is worthwhile, else as `Encoded`."""
         if type_ == MSGPACK and self.is_native:
             elements = split_elements(data)
-            # Numbers and similar values are smaller than their fingerprints would be.
+            # A number is smaller than its fingerprint.
             if elements and len(elements[0]) > 9:
                 return elements
         return Encoded(type_, data)
@@ -63,7 +60,7 @@ class OpaqueCodec(ValueCodec):
         return Encoded(type_, data)
 
     def encode_element(self, channel: str, element: bytes) -> tuple[bytes, bool]:
-        # The element was not inspected, so it counts as not plain.
+        # The element was not inspected, so do not call it plain.
         return element, False
 
     def decode_elements(self, payload: bytes, where: str) -> tuple[list[bytes], bytes]:
@@ -164,10 +161,7 @@ def is_same_value(first: Encoded, second: Encoded) -> bool:
 
 
 def is_delta_snapshot(value: Encoded) -> bool:
-    """Return whether a value is a DeltaChannel's snapshot.
-
-    Needed to write checkpoints for LangGraph's own PostgreSQL saver, which marks snapshots in the checkpoint's row.
-    """
+    """Return whether a value is a snapshot of a DeltaChannel."""
     head = value.data[:6]
     if value.type != MSGPACK or not head:
         return False
@@ -203,7 +197,7 @@ def _comparable(data: bytes) -> bytes:
     return ormsgpack.packb(ormsgpack.unpackb(data, ext_hook=keep, option=UNPACK_OPTIONS), option=UNPACK_OPTIONS)
 
 
-# First bytes 0xc0 to 0xdf of values with a fixed size, and the size of the whole value.
+# Values of fixed size: the first byte, and the size of the whole value.
 _FIXED: Final = {
     0xC0: 1, 0xC2: 1, 0xC3: 1, 0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5,
     0xD3: 9, 0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18,

@@ -42,10 +42,10 @@ _CALLS: Final[Mapping[int, Callable[[Any, Any], Any]]] = {
 
 
 class StateSerializer(SerializerBase):
-    """LangGraph's serializer with the rule of `Types` for reading. It writes the same bytes as LangGraph's.
+    """LangGraph's serializer, which builds only types that `Types` allows. It writes the same bytes.
 
-    A refused type is reported to LangGraph's serde event listeners and its value is read as plain data. `ValueCodec`
-    listens and raises an error instead.
+    A value of a refused type is read as plain data, and reported to LangGraph's serde event listeners. `ValueCodec`
+    listens, and raises an error.
 
     Args:
         allowed: Types that may be built beyond the rule; `True` allows all types, and then reading imports any named
@@ -73,7 +73,7 @@ class StateSerializer(SerializerBase):
             self.use_extension_hook(_extension_hook(types))
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:
-        """Return a serializer that may also build the given types; this serializer if it may build them already."""
+        """Return a serializer that may also build the given types."""
         types = self.types.allowing(extra_allowlist)
         if self.builds_all or types is self.types:
             return self
@@ -114,10 +114,9 @@ class StateSerializer(SerializerBase):
 class WideningSerializer(StateSerializer):
     """A serializer that allows more types by changing itself instead of returning a copy.
 
-    LangGraph allows more types for a graph by copying its saver. On the Agent Server, this saver is a wrapper of the
-    server: a copy of the wrapper has no effect on the wrapped saver, and version 0.16.7 cannot copy the wrapper at all.
-    This serializer needs no copy. But a type that one graph's schema names may then be built for all graphs of the
-    process.
+    To allow more types for a graph, LangGraph copies the graph's saver. On the Agent Server, this saver is a wrapper,
+    and a copy of the wrapper does not change the wrapped saver. With this serializer, a type that one graph's schema
+    names is allowed for all graphs of the process.
     """
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:
@@ -181,7 +180,7 @@ def _extension_hook(types: Types) -> Callable[[int, bytes], Any]:
 
 
 def _find_builder(types: Types, module: str, name: str, code: int | None = None, method: str = "") -> Any:
-    """Return the callable that builds a type. If its values are read as plain data, report this and return `None`."""
+    """Return the callable that builds a type. If the type is refused or missing, report this and return `None`."""
     if not type(module) is type(name) is type(method) is str:
         raise TypeError("the module and name of a type must be strings")
     if code == EXT_METHOD_SINGLE_ARG:

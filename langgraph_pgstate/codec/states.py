@@ -2,14 +2,18 @@
 
     [format, v, ts, channel_versions, versions_seen, updated_channels, manifest, extra, exact_metadata]
 
-`manifest` has one entry for each channel. A scalar is the entry itself. `[0, type, bytes]` is a small value.
-`[1, type, position, offset, length]` is a slice of the segment at that position of the row's `segment_ids`.
-`[2, position, first, count, …]` is a list, as runs of elements of segments. `[3, position, count, …]` is a list whose
-runs are whole segments in consecutive positions, as in nearly all lists. A channel that has a version but no entry is
-empty. `extra` holds keys of the checkpoint that this version of LangGraph does not know.
+`manifest` has one entry for each channel. `position` is an index into the row's `segment_ids`.
 
-An encrypted state begins with the number and a digest of the row's `segment_ids`, which are not encrypted. So
-exchanging or reordering a list's segments is detected.
+    a scalar                             the value itself
+    [0, type, bytes]                     a small value
+    [1, type, position, offset, length]  a value that is a slice of a segment
+    [2, position, first, count, …]       a list; three numbers for each run of elements of a segment
+    [3, position, count, …]              a list of whole segments in consecutive positions
+
+A channel with a version but no entry is empty. `extra` holds unknown keys of the checkpoint.
+
+An encrypted state begins with the number of the row's segment ids and a digest of these ids, which are not encrypted.
+The digest shows whether segments were exchanged or reordered.
 """
 
 from __future__ import annotations
@@ -105,19 +109,14 @@ class Manifest:
     _positions: dict[int, int] | None = field(default=None, init=False, compare=False, repr=False)
 
     def entry(self, channel: str, version: Any) -> Entry | object | None:
-        """Return the entry of a channel at a version; `NOTHING` if the channel is empty, `None` if it has another
-        version.
-        """
+        """Return a channel's entry; `NOTHING` if the channel is empty, `None` if its version is another one."""
         known = self.versions.get(channel)
         if known is None or known != version:
             return None
         return self.entries.get(channel, NOTHING)
 
     def reuse_cached(self, cached: Manifest | None) -> None:
-        """Replace lists by the equal lists of a cached manifest, because their fingerprints also have `blocks`.
-
-        Does nothing if the cached manifest is of another revision of the row.
-        """
+        """Replace lists by a cached manifest's equal lists, whose fingerprints also have `blocks`."""
         if cached is None or cached.revision != self.revision:
             return
         for channel, before in cached.entries.items():
@@ -151,7 +150,7 @@ class Manifest:
     def positions(self) -> Mapping[int, int]:
         """Return the index of each segment in `segment_ids`.
 
-        The first call caches it, so all entries must exist then.
+        The first call caches the result, so all entries must exist before.
         """
         if self._positions is None:
             ids: list[int] = []
@@ -190,15 +189,8 @@ def encode_state(
 ) -> bytes:
     """Return a state as the bytes of its column.
 
-    A small state is not compressed if it consists mostly of other values than messages, because the dictionary does not
-    cover such values. Compressing 1.5 KB of prose would save only 40 % of the bytes, in a tenth of the put's time.
-    Messages shrink to a third.
-
-    Args:
-        checkpoint: LangGraph's checkpoint.
-        manifest: The location of the checkpoint's channel values.
-        extra: Encoded values of unknown checkpoint keys.
-        exact_metadata: Encoded values of metadata keys that JSON does not represent exactly.
+    A small state that has mostly other values than messages is not compressed, because the dictionary does not cover
+    such values.
     """
     positions = manifest.positions()
     entries: dict[str, Any] = {}
@@ -237,7 +229,7 @@ def encode_state(
 def list_segments(data: bytes, segment_ids: Sequence[int]) -> bytes:
     """Return a state for encryption, preceded by the number and a digest of its row's segments.
 
-    The number is needed because the row may later name more segments after these.
+    The number says which ids the digest covers, because the row may name more segments later.
     """
     count = len(segment_ids).to_bytes(_COUNT_BYTES, "big")
     return bytes((frames.LISTED,)) + count + _digest(segment_ids) + data
@@ -248,11 +240,7 @@ def _digest(segment_ids: Sequence[int]) -> bytes:
 
 
 def _check_segments(data: bytes, segment_ids: Sequence[int], where: str) -> bytes:
-    """Check the list of segments with which a decrypted state begins, and return the rest of the state.
-
-    Raises:
-        DecryptionError: If the row names other segments.
-    """
+    """Return a decrypted state without its list of segments. Raise if the row names other segments."""
     count = int.from_bytes(data[1 : 1 + _COUNT_BYTES], "big")
     if count > len(segment_ids) or _digest(segment_ids[:count]) != data[1 + _COUNT_BYTES : _LISTED_BYTES]:
         raise DecryptionError(where, "the segments of its row must be those that it was encrypted with")
@@ -285,7 +273,7 @@ def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:
             raise UnreadableFormatError(where, f"format {fields[0]} needs a newer version of langgraph_pgstate")
         _, v, ts, versions, seen, updated, entries, extra, exact_metadata = fields
         if not all(type(one) is dict for one in (versions, seen, entries, extra, exact_metadata)):
-            raise ValueError("it must have five objects")
+            raise ValueError("versions, manifest, extra and metadata must be maps")
         extra, exact_metadata = (
             {name: [type_, content] for name, (type_, content) in one.items()} for one in (extra, exact_metadata)
         )
@@ -329,5 +317,5 @@ def _decode_entry(entry: Any, segment_ids: Sequence[int], where: str) -> Entry:
     if kind == _WHOLE_SEGMENTS:
         first = entry[1]
         return Elements(tuple(Run(segment_ids[first + at], 0, count) for at, count in enumerate(entry[2:])))
-    # The frame's checksum was right, so the data is not damaged.
+    # The frame's checksum matched, so the entry is not damaged.
     raise UnreadableFormatError(where, f"an entry of kind {kind} needs a newer version of langgraph_pgstate")

@@ -1,4 +1,4 @@
-"""The W3C `traceparent` of a caller. It names the trace and the span to which a run belongs."""
+"""The W3C `traceparent` of a caller, which names the trace and the span to which a run belongs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TraceParent(NamedTuple):
 
 
 def check_traceparent(value: Any) -> str | None:
-    """Return a traceparent if it is valid, else `None`, because an invalid value must not stop a run."""
+    """Return a traceparent; `None` if it is invalid, because an invalid value must not stop a run."""
     is_one = isinstance(value, str) and len(value) <= _MOST_CHARACTERS and _FORM.fullmatch(value)
     return value if is_one else None
 

@@ -1,8 +1,8 @@
 """Encoding of channel values and pending writes through LangGraph's serializer.
 
-With `JsonPlusSerializer` (the default) lists are encoded element by element, so that a new version of a list does not
-write the old elements again. Any other serializer, for example an encrypting one, gets every value whole. No part of a
-value is stored outside the bytes that this serializer returned.
+LangGraph's serializer encodes lists element by element, so that a new version of a list does not write the old elements
+again. Any other serializer, for example an encrypting one, gets each value whole. No part of a value is then stored
+outside the bytes that the serializer returned.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from langgraph_pgstate.langgraph_compat import (
 # Types for values that msgpack cannot represent. A type of the serializer never contains a slash.
 TYPE_STR: Final = "pgstate/str"
 TYPE_INT: Final = "pgstate/int"
-# If the caller's own serializer would lose types, it gets exact msgpack as a byte string instead of the value. The
-# stored type is then this prefix and the type that the serializer returned.
+# The prefix of the stored type if the caller's own serializer would lose types. The serializer then gets a byte string
+# with exact msgpack.
 TYPE_EXACT: Final = "pgstate/exact/"
 _WHOLE: Final = frozenset({str, bytes, bytearray})
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
@@ -56,12 +56,12 @@ _TYPE_CODES = {cls: code for code, cls in enumerate(SHAPES)}
 # The byte before an array of only plain messages. No msgpack value begins with it.
 PLAIN_MARK: Final = b"\xc1"
 
-# ormsgpack reports any exception of an extension hook with this text, including Ctrl-C.
+# ormsgpack's message for any exception of an extension hook, including Ctrl-C.
 _HOOK_FAILED: Final = "ext_hook failed"
 
 _SHOWN: Final = 40
 
-# Number of messages in a block. Comparing a block takes two thirds of the time of comparing its messages one by one.
+# Number of messages in a block. Comparing blocks is faster than comparing messages one by one.
 BLOCK: Final = 64
 
 
@@ -70,7 +70,7 @@ class Fingerprints(NamedTuple):
 
     Attributes:
         digests: 16 bytes for each element.
-        blocks: Keys of the first blocks of `BLOCK` elements. There may be more blocks, whose keys were not computed.
+        blocks: Keys of the first blocks of `BLOCK` elements. The list may have more blocks without keys.
     """
 
     digests: bytes
@@ -111,11 +111,11 @@ class ValueCodec:
         own = self.serde if isinstance(self.serde, StateSerializer) else None
         self._refusing_serde = None if own is None or own.is_lenient or not refuse_unsafe else own
         self.is_native = own is not None or (type(self.serde) is JsonPlusSerializer and not has_own_hook(self.serde))
-        # Bytes of `dumps_exactly` contain tuples. LangGraph's serializer stores none, so allow it to build them.
+        # Only `dumps_exactly` stores tuples, so LangGraph's serializer must be allowed to build tuples.
         self._decoding = with_msgpack_allowlist(self.serde, [TUPLE]) if self.is_native and own is None else self.serde
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> ValueCodec:
-        """Return a codec that may also build the given types; this codec if it may build them already."""
+        """Return a codec that may also build the given types."""
         serde = with_msgpack_allowlist(self.serde, extra)
         return self if serde is self.serde else ValueCodec(serde, refuse_unsafe=self._refusing_serde is not None)
 
@@ -124,13 +124,11 @@ class ValueCodec:
         return ValueCodec(self.serde, refuse_unsafe=False)
 
     def without_types(self) -> ValueCodec:
-        """Return a codec that reads all types of the application as plain data, so that none of their code runs.
+        """Return a codec that reads all types of the application as plain data, so that no code of a type runs.
 
         A caller's own serializer decides which types it builds.
         """
         return ValueCodec(plain_serializer()) if self.is_native else self.lenient()
-
-    # Methods for whole values.
 
     def dumps(self, channel: str, value: Any) -> tuple[str, bytes]:
         """Return a value as `(type, bytes)`.
@@ -161,12 +159,10 @@ class ValueCodec:
             raise self._explain(channel, value, error) from error
 
     def dumps_exactly(self, name: str, value: Any) -> tuple[str, bytes]:
-        """Return a value as `(type, bytes)` from which `loads` restores all types.
-
-        Bytes of `dumps` have LangGraph's format, which turns tuples into lists. The bytes of this method keep tuples.
+        """Return a value as `(type, bytes)` from which `loads` restores all types. `dumps` turns tuples into lists.
 
         Raises:
-            SerializationError: If a type would be lost; the place is named.
+            SerializationError: If a type would be lost. The error names the place.
             UnsafeTypeError: If the value has a type that could not be built again.
         """
         if not self.is_native:
@@ -188,10 +184,7 @@ class ValueCodec:
         return encoded
 
     def _dumps_exactly_by_own(self, name: str, value: Any) -> tuple[str, bytes]:
-        """Return the bytes of the caller's own serializer.
-
-        If this serializer loses types, give it exact bytes instead of the value.
-        """
+        """Encode a value with the caller's own serializer. If a type would be lost, encode its exact msgpack."""
         try:
             encoded = self.dumps(name, value)
             self._check_exact(name, value, encoded)
@@ -237,7 +230,7 @@ class ValueCodec:
             except ValueError as error:
                 if str(error) != _HOOK_FAILED:
                     raise
-                # Decoding again raises the error again if the bytes are the cause.
+                # If the bytes are the cause, decoding them again raises the error again.
                 self.serde.loads_typed((type_, data))
                 raise KeyboardInterrupt from None
 
@@ -251,8 +244,6 @@ class ValueCodec:
         if kind is int:
             return bool(_INT_MIN <= value <= _INT_MAX)
         return kind is float or kind is bool or value is None
-
-    # Methods for lists that are encoded element by element.
 
     def encode_element(self, channel: str, element: Any) -> tuple[bytes, bool]:
         """Return an element in the serializer's own bytes, and whether it is a plain message."""
@@ -275,20 +266,20 @@ class ValueCodec:
             except ValueError as error:
                 if str(error) != _HOOK_FAILED:
                     raise
-                # As in `loads`, decode again, which raises the error again if the bytes are the cause.
+                # If the bytes are the cause, decoding them again raises the error again.
                 self._unpack(array, None)
                 raise KeyboardInterrupt from None
             if type(elements) is not list:
                 raise CorruptStateError(where, "it is not an array")
-        # Messages nested in elements add digests, too. Use the digests only if every element is a message.
+        # Messages within elements add digests, too. Use the digests only if every element is a message.
         if len(digests) == len(elements) and set(map(type, elements)) <= SHAPES.keys():
             return elements, b"".join(digests)
         return elements, self.digests(where, elements)
 
     def digests(self, channel: str, elements: Sequence[Any]) -> bytes:
-        """Return 16 bytes for each element, equal only when the element's stored bytes would be equal.
+        """Return a digest of 16 bytes for each element. Equal digests mean equal stored bytes.
 
-        Digests are computed from the content on every call, because a state may be changed in place.
+        Digests are not cached, because a program may change an element in place.
         """
         digest = xxhash.xxh3_128_digest
         pack = ormsgpack.packb
@@ -308,17 +299,11 @@ class ValueCodec:
     def fingerprints(
         self, channel: str, elements: Sequence[Any], before: Fingerprints = NO_FINGERPRINTS
     ) -> Fingerprints:
-        """Return the fingerprints of a list. For unchanged blocks, fingerprints of an earlier version are reused.
-
-        Args:
-            channel: The list's channel, for errors.
-            elements: The list.
-            before: Fingerprints of the earlier version.
-        """
+        """Return the fingerprints of a list. The fingerprints of unchanged blocks are taken from `before`."""
         known = 0
         for key in before.blocks:
             if _block_key(elements[known * BLOCK : (known + 1) * BLOCK]) != key:
-                # All later elements may be shifted, so that no later block matches. Stop comparing blocks.
+                # All later elements may be shifted, so later blocks would not match.
                 break
             known += 1
         blocks = [*before.blocks[:known]]
@@ -333,7 +318,7 @@ class ValueCodec:
         return Fingerprints(digests, tuple(blocks))
 
     def _encode(self, channel: str, element: Any) -> bytes:
-        # Encode a list of one element, and remove its header, which is one byte.
+        # Encode a list of one element, and remove the list's header, which is one byte.
         try:
             type_, data = self.serde.dumps_typed([element])
         except Exception as error:
@@ -355,7 +340,7 @@ class ValueCodec:
         return SerializationError(channel, value, error)
 
     def _unpack(self, data: bytes, digests: list[bytes] | None, *, were_plain: bool = False) -> Any:
-        # `serde` is `Any`, because `isinstance` of a protocol's subclass takes longer than decoding a small value.
+        # `Any`, because `isinstance` with a protocol takes longer than decoding a small value.
         serde: Any = self._decoding
         hook = decoding_hook(extension_hook_of(serde), digests, _GENERIC_SEED, were_plain=were_plain)
         return ormsgpack.unpackb(data, ext_hook=hook, option=UNPACK_OPTIONS)
@@ -398,7 +383,7 @@ class _Reading:
 
 
 def _block_key(block: Sequence[Any]) -> bytes | None:
-    """Return a key for a block of messages. Equal keys mean equal blocks. Return `None` if a message is not plain."""
+    """Return a key that only equal blocks have; `None` if an element is not a plain message."""
     try:
         types = bytes(map(_TYPE_CODES.__getitem__, map(type, block)))
         if any(map(_EXTRA, block)):

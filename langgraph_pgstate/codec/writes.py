@@ -1,9 +1,9 @@
 """Pending writes of one call, packed into as few rows as idempotence allows.
 
 The ordinary writes of a call are one row: `[[number, channel, type, bytes], …]` in a frame. A task's first such row has
-the `idx` 0, so that a second call conflicts with it and adds the missing writes as a row under the next `idx`. A write
-to a special channel (error, interrupt, resume, scheduled) has its own row under its negative number, because only such
-a write may be replaced later.
+the `idx` 0. A second call of the task conflicts with this row, and adds only the missing writes, under the next `idx`.
+A write to a special channel (error, interrupt, resume, scheduled) may be replaced later, so it has its own row, under
+its negative number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Write = tuple[int, str, str, bytes]
 
 
 def encode_writes(codec: ValueCodec, writes: Sequence[tuple[str, Any]]) -> list[tuple[int, list[Write]]]:
-    """Return rows as `(idx, writes)`, encoded but not yet packed."""
+    """Return the rows of a call as `(idx, writes)`, encoded but not yet packed."""
     special: dict[int, list[Write]] = {}
     ordinary: list[Write] = []
     for index, (channel, value) in enumerate(writes):
