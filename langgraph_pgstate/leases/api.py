@@ -1,4 +1,4 @@
-"""Holds the lease of a thread during a block of code, and lists leases."""
+"""The API that holds the lease of a thread during a block of code, and lists leases."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ _KIND: Final = "leases"
 
 
 def list_leases(limit: int, cursor: str | None) -> Read[Page[Lease]]:
-    """Return a `Read` of a page of live leases, the earliest to expire first.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of a page of live leases, the earliest to expire first."""
     at, thread_id = decode_cursor(_KIND, cursor, (FIRST, ""))
     return read_page("list_leases", {"cursor_at": at, "cursor_id": thread_id}, limit, Lease, _KIND, _position)
 
@@ -36,10 +32,7 @@ def _position(lease: Lease) -> tuple[datetime, str]:
 class AsyncLeases:
     """Methods that hold and list the leases of threads; `state.leases`.
 
-    Args:
-        database: The database.
-        queries: The queries of the schema.
-        manager: Renews the leases. Pass the saver's manager, so that runs with the saver write under the held leases.
+    `manager` must be the saver's, so that runs with the saver write under the held leases.
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries, manager: AsyncLeaseManager) -> None:

@@ -22,8 +22,8 @@ _LOOK_SECONDS: Final = 0.01
 class LeaseCheck(BaseCallbackHandler):
     """A callback handler that refuses new work when a lease is lost, or was not renewed in time.
 
-    On an event loop, the handler then also cancels the tasks of the run's nodes. Code in OS threads cannot be
-    cancelled. Such code goes on until it begins a tool, a node or a call of a chat model.
+    On an event loop, the handler also cancels the tasks of the run's nodes. Code in OS threads goes on until it begins
+    a tool, a node or a call of a chat model.
 
     Args:
         held: The lease.
@@ -44,7 +44,7 @@ class LeaseCheck(BaseCallbackHandler):
         held.on_stop.append(self._cancel_soon)
 
     def on_chain_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """Check the lease before a graph, a node or a chain begins. Note the task of a node."""
+        """Check the lease before a graph, a node or a chain begins. Remember the task of a node."""
         self.held.check_confirmed()
         if parent_run_id == self._root_id:
             with suppress(RuntimeError):
@@ -82,7 +82,7 @@ class LeaseCheck(BaseCallbackHandler):
         self.on_chain_end(run_id=run_id)
 
     def take_back(self, error: BaseException | None) -> bool:
-        """Withdraw the cancellations by this handler. Return whether they alone made the run end with `error`."""
+        """Withdraw this handler's cancellations. Return whether only these cancellations ended the run."""
         if not isinstance(error, asyncio.CancelledError) or not self._cancelled:
             return False
         others = [task for task in self._cancelled if not task.done() and task.uncancel()]
@@ -115,29 +115,21 @@ class LeaseCheck(BaseCallbackHandler):
 
 
 def check_nodes(loop: Any, held: HeldLease) -> LeaseCheck | None:
-    """Check a lease before each node of a run whose LangGraph loop is about to begin.
-
-    Returns:
-        The handler that checks; `None` if the loop is not known.
-    """
+    """Check a lease before each node of a run. Return the handler that checks; `None` if the loop is not known."""
     manager = run_manager_of(loop)
     if manager is None:
         return None
     handlers = manager.inheritable_handlers
     known = (one for one in handlers if isinstance(one, LeaseCheck) and one.held is held)
     check = next(known, None) or LeaseCheck(held, manager.run_id)
-    # The check comes first, so that no span is recorded for refused work. Make a new list, because the code that made
-    # the callback manager may still use the old list.
+    # The check comes first, so that no span is recorded for refused work. The list is new, because other code may use
+    # the old list.
     manager.inheritable_handlers = [check, *(one for one in handlers if one is not check)]
     return check
 
 
 def raise_lost(check: LeaseCheck | None, error: BaseException | None) -> None:
-    """Raise an error if a run ended because the check of its lease cancelled it.
-
-    Raises:
-        LeaseLostError: If the check cancelled the run.
-    """
+    """Raise `LeaseLostError` if a run ended because the check of its lease cancelled the run."""
     if check is not None and check.take_back(error):
         lease = check.held.lease
         raise LeaseLostError(lease.thread_id, lease.fencing_token) from error

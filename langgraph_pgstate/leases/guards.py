@@ -1,8 +1,8 @@
-"""Guards: they refuse a write whose precondition no longer holds, in the write's transaction and round trip.
+"""Guards, which refuse a write whose precondition no longer holds, in the write's transaction and round trip.
 
-A guard is one or two statements sent ahead of a write. The first statement locks the rows on which the write depends,
-and waits for concurrent transactions that lock them. The second statement checks the rows that those transactions
-committed. If the check fails, the whole transaction fails, including the write and the statements of hooks.
+The statements of a guard are sent ahead of the write. One statement locks the rows on which the write depends, and
+waits for concurrent transactions that lock these rows. A later statement checks the rows that those transactions
+committed. If a check fails, the whole transaction fails, including the write and the statements of hooks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.langgraph_compat import REPLAY_STATE
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# A guard's mark in the text of a database error. The quotation marks around it depend on the server's language.
+# A guard's mark in the message of a database error. The text around the mark depends on the server's language.
 _MARK: Final = re.compile(r"pgstate-guard:(\w+):(.*);", re.DOTALL)
 _SWEEP_PAGE: Final = 1000
 
@@ -35,8 +35,8 @@ _SWEEP_PAGE: Final = 1000
 class PastId(str):
     """The id of a checkpoint that had children when it was read. It equals the same id as a plain string.
 
-    LangGraph passes ids from the saver back to `put`. So a put can distinguish two kinds of runs: a run that named a
-    past checkpoint and forks deliberately, and a run that read the head before another run advanced.
+    LangGraph passes ids from the saver back to `put`. So a put can distinguish a run that named a past checkpoint and
+    forks deliberately from a run that read the head before another run advanced.
     """
 
     __slots__ = ()
@@ -95,8 +95,7 @@ class Guard:
         if makes_thread or self.makes_thread:
             found.append((queries.make_thread, key))
             if self.thread:
-                # Check this first: if the lease was deleted with the thread, the error should say that the thread was
-                # deleted, not that the lease was lost.
+                # Check this first, so that the error of a deleted thread does not say that the lease was lost.
                 found.append((queries.check_deleted, key))
         if self.thread or self.fencing_token is not None or held_id is not None:
             parameters = {
@@ -119,13 +118,7 @@ class Guard:
         return replace(self, makes_thread=True)
 
     def broken(self, error: BaseException, address: Address, parent_id: str | None) -> PGStateError | None:
-        """Return the error for a transaction that failed because of this guard, else `None`.
-
-        Args:
-            error: The driver's error.
-            address: The checkpoint of the write.
-            parent_id: The checkpoint on which the write depends.
-        """
+        """Return the error for a transaction that failed because of this guard, else `None`."""
         found = _reason(error)
         if found is None:
             return None
@@ -139,10 +132,7 @@ class Guard:
         return None
 
     def misses_thread(self, error: BaseException) -> bool:
-        """Return whether a transaction failed because the thread has no row.
-
-        The caller then tries again with `with_thread`. Return `False` if this guard already creates the row.
-        """
+        """Return whether a transaction failed because the thread has no row. If so, try again with `with_thread`."""
         found = _reason(error)
         return found is not None and found[0] == "thread" and not self.makes_thread
 
@@ -176,12 +166,7 @@ def names_past(config: Mapping[str, Any]) -> bool:
 
 
 def is_explicit_fork(config: Mapping[str, Any], source: Any) -> bool:
-    """Return whether a put forks deliberately.
-
-    Args:
-        config: Config of the put.
-        source: The `source` in the metadata.
-    """
+    """Return whether a put, with this `source` in its metadata, forks deliberately."""
     if names_past(config):
         return True
     configurable = configurable_of(config)
@@ -214,19 +199,13 @@ async def has_child(db: Connection, queries: Queries, address: Address) -> bool:
 
 
 async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seconds: float) -> None:
-    """Store a tombstone for a thread before its deletion, so that late writes are refused. Wait for writes in progress.
+    """Store a tombstone before a thread is deleted. For `seconds`, late writes are refused.
 
-    Call this in a transaction.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        thread_id: The thread.
-        seconds: Seconds for which late writes are refused.
+    Waits for writes in progress. Call it in the transaction that deletes the thread.
     """
     key = {"thread_id": thread_id}
-    # Writers lock the thread's row, so the row must exist. It is locked for update at once: if two transactions first
-    # took a weaker lock, and then both wanted this lock, they would deadlock.
+    # Writers lock the thread's row, so the row must exist. Lock it for update at once, because two transactions that
+    # first take a weaker lock would deadlock.
     if not await db.fetch(queries.lock_thread_for_update, key):
         await db.execute(queries.make_thread, key)
         await db.fetch(queries.lock_thread_for_update, key)
@@ -234,39 +213,26 @@ async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seco
 
 
 async def refuse_deleted(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Raise if a thread was deleted, and not revived by `revive_thread`. One round trip.
-
-    Raises:
-        ThreadDeletedError: If the thread has a tombstone.
-    """
+    """Raise `ThreadDeletedError` if a thread has a tombstone. One round trip."""
     if found := await db.fetch(queries.get_tombstone, {"thread_id": thread_id}):
         raise ThreadDeletedError(thread_id, found[0][0])
 
 
 async def refuse_archived(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Raise if a thread is archived, because then its rows are missing. One round trip.
-
-    Raises:
-        ThreadArchivedError: If the thread is archived.
-    """
+    """Raise `ThreadArchivedError` if a thread is archived, because its rows are missing. One round trip."""
     if found := await db.fetch(queries.get_archive_of, {"thread_id": thread_id}):
         raise ThreadArchivedError(thread_id, *found[0])
 
 
 async def revive_thread(db: Connection, queries: Queries, thread_id: str) -> bool:
-    """Remove a thread's tombstone. One statement; safe to repeat.
-
-    Returns:
-        Whether there was a tombstone.
-    """
+    """Remove a thread's tombstone, and return whether there was one. One statement; safe to repeat."""
     return await db.execute(queries.delete_tombstone, {"thread_id": thread_id}) > 0
 
 
 async def sweep(db: Connection, queries: Queries) -> int:
-    """Remove expired tombstones, and leases that nobody has held for a day. Page by page; safe to repeat.
+    """Remove expired tombstones, and leases that nobody has held for a day. Return the number of removed rows.
 
-    Returns:
-        The number of removed rows.
+    Works page by page; safe to repeat.
     """
     gone = 0
     for query in (queries.sweep_tombstones, queries.sweep_leases):

@@ -4,8 +4,8 @@ INSERT INTO /*schema*/threads (thread_id) VALUES (:thread_id::text)
 ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE false;
 
 -- name: hold_for_write
--- Lock the rows on which a guarded write depends until the transaction ends, and fail if one of them is missing. While
--- they are locked, the thread is not deleted, the lease is not taken over, and the parent gets no other child.
+-- Lock the rows on which a guarded write depends until the transaction ends. Fail if a row is missing. While the rows
+-- are locked, the thread is not deleted, the lease is not taken over, and the parent gets no other child.
 WITH thread AS MATERIALIZED (
     SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id AND :holds_thread::boolean FOR KEY SHARE
 ), lease AS MATERIALIZED (
@@ -15,7 +15,7 @@ WITH thread AS MATERIALIZED (
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :held_id::text
     FOR NO KEY UPDATE
 )
--- The cast fails with the text as its message. A statement without PL/pgSQL cannot raise an error in another way.
+-- The cast fails with the text as its message. Without PL/pgSQL, there is no other way to raise an error.
 SELECT ('pgstate-guard:' || reason || ';')::integer FROM (
     SELECT CASE
         WHEN :holds_thread AND NOT EXISTS (SELECT 1 FROM thread) THEN 'thread:'
@@ -30,8 +30,8 @@ SELECT ('pgstate-guard:' || reason || ';')::integer FROM (
 WHERE reason IS NOT NULL;
 
 -- name: check_deleted
--- Fail if a thread was deleted and not revived. Runs after `hold_for_write`: rows that were committed while that
--- statement waited are visible only to the next statement.
+-- Fail if a thread was deleted and not revived. Runs after `hold_for_write`, because only a later statement sees rows
+-- that were committed while `hold_for_write` waited.
 SELECT ('pgstate-guard:deleted:' || extract(epoch FROM deleted_at) || ';')::integer
 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now();
 
@@ -79,7 +79,7 @@ WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_i
     );
 
 -- name: put_tombstone
--- Store a tombstone for a deleted thread, with the time at which the tombstone expires.
+-- Store a tombstone for a deleted thread, which expires after some seconds.
 INSERT INTO /*schema*/tombstones (thread_id, expires_at)
 VALUES (:thread_id::text, now() + make_interval(secs => :seconds::double precision))
 ON CONFLICT (thread_id) DO UPDATE SET deleted_at = excluded.deleted_at, expires_at = excluded.expires_at;

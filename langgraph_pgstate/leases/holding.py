@@ -1,4 +1,4 @@
-"""Takes, renews and releases leases, by compare-and-swap of their rows and by the database's clock."""
+"""Acquisition, renewal and release of leases, by the database's clock."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ async def take(
         db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
-        holder_id: The holder; a new id for each lease.
-        ttl: Seconds until the lease expires, unless it is renewed.
+        holder_id: A new id for each lease.
+        ttl: Seconds until the lease expires.
         free_tokens: Fencing tokens of leases that may be taken before they expire, because their holders are gone.
 
     Raises:
@@ -40,23 +40,16 @@ async def take(
             if not is_taken:
                 raise LeaseHeldError(thread_id, holder, expires_at, token, acquired_at, run_id)
             return Lease(thread_id, holder, token, acquired_at, renewed_at, expires_at)
-        # There is no row: the lease was taken or released while the statement ran. The next attempt sees the change.
+        # Without a row, the lease was taken or released while the statement ran. The next attempt sees the change.
     raise ConflictError(f"the lease of thread {thread_id!r} changes too often")
 
 
 async def renew(
     db: Connection, queries: Queries, leases: Sequence[tuple[str, int]], ttl: float
 ) -> set[tuple[str, int]]:
-    """Renew leases for `ttl` seconds from now. One statement; safe to repeat.
+    """Renew leases, given by thread and fencing token, for `ttl` seconds from now. One statement; safe to repeat.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        leases: Thread and fencing token of each lease.
-        ttl: Duration in seconds.
-
-    Returns:
-        The renewed leases; the others were lost.
+    Return the renewed leases. The other leases were lost.
     """
     if not leases:
         return set()
@@ -68,17 +61,9 @@ async def renew(
 async def release(
     db: Connection, queries: Queries, thread_id: str, fencing_token: int | None, holder_id: str | None = None
 ) -> bool:
-    """Release a lease. One statement; safe to repeat.
+    """Release a lease, and return whether it was held. One statement; safe to repeat.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        thread_id: The thread.
-        fencing_token: The lease's fencing token, if it is known.
-        holder_id: The holder's id, if it is not known whether the holder has taken the lease.
-
-    Returns:
-        Whether the lease was still held.
+    If there was no response when the lease was taken, its fencing token is unknown. Then give `holder_id`.
     """
     parameters = {"thread_id": thread_id, "fencing_token": fencing_token, "holder_id": holder_id}
     return await db.execute(queries.release_lease, parameters) > 0

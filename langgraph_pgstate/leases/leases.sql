@@ -1,7 +1,7 @@
 -- name: take_lease
--- Take a thread's lease if it is free, has expired, or is one of the given leases. Return whether it was taken, its
--- holder, and the holder's run; no run if it has neither stored a checkpoint under this lease nor been recorded yet.
--- The fencing token is the current time, so that no token is used twice, even if a crash of the server undid a lease.
+-- Take a thread's lease if it is free, has expired, or has one of the given tokens. Return whether the lease was taken,
+-- its holder, and the holder's run if the run is known. The fencing token is the current time, so that no token is used
+-- twice, even if a crash of the server undid a lease.
 WITH term AS MATERIALIZED (
     SELECT (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
         now() + make_interval(secs => :ttl::double precision)
@@ -31,7 +31,7 @@ SELECT false, NULL, l.holder_id, l.fencing_token, l.acquired_at, l.renewed_at, l
         WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.created_at >= l.acquired_at
         ORDER BY c.checkpoint_id DESC LIMIT 1
     ), (
-        -- Finds no row if the holder's run is not stored yet: that may happen a moment after the lease is taken.
+        -- The run's row may be missing, because it is stored a moment after the lease is taken.
         SELECT r.run_id FROM /*schema*/runs r
         WHERE r.thread_id = :thread_id AND r.status = 'running' AND starts_with(l.holder_id, r.holder_id || ':')
         ORDER BY r.started_at DESC LIMIT 1
@@ -45,7 +45,7 @@ SELECT false, deleted_at, NULL, NULL, NULL, NULL, NULL, NULL
 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now();
 
 -- name: renew_lease
--- Renew a lease; runs after `hold_for_write`. Affects no row if the holder has released the lease meanwhile.
+-- Renew a lease, after `hold_for_write`. Affects no row if the holder has released the lease meanwhile.
 UPDATE /*schema*/leases
 SET renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
 WHERE thread_id = :thread_id AND fencing_token = :fencing_token::bigint AND holder_id = :holder_id::text;

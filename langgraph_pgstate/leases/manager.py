@@ -38,17 +38,14 @@ _log = logging.getLogger("langgraph_pgstate.leases")
 
 
 class LeaseManager(LeaseTaker):
-    """The leases of a saver's blocking runs. A thread renews them.
+    """The leases of a saver's blocking runs. A thread renews the leases.
 
-    Args:
-        database: The database. It must not be a connection in a caller's transaction, because a thread renews leases.
-        queries: The queries of its schema.
-        settings: Duration of leases and of waits for them.
+    The database must not be a connection in a caller's transaction, because the thread also uses the database.
     """
 
     def __init__(self, database: Database, queries: Queries, settings: GuardSettings) -> None:
         super().__init__(BlockingRunner(database), queries, settings)
-        # A garbage collector's callback wakes the thread. It may call `SimpleQueue.put`, but must not take a lock.
+        # Callbacks of the garbage collector wake the thread. They may call `SimpleQueue.put`, but must not take a lock.
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -72,7 +69,7 @@ class LeaseManager(LeaseTaker):
             return
         held = self._take(thread_id, run, True, self._deadline(None, None), call_site)
         check = self._follow(held, run, call_site)
-        # LangGraph adds its own callbacks after this callback, so this callback is called last.
+        # LangGraph pushes its callbacks after this callback, so this callback is called last.
         if isinstance(call_site.exits, ExitStack):
             call_site.exits.callback(self._end, held)
         elif call_site.exits is not None:
@@ -80,10 +77,7 @@ class LeaseManager(LeaseTaker):
             unwind_when_cancelled(call_site.exits)
 
     def release_failed_read(self, call_site: CallSite | None) -> None:
-        """Release the lease of a read that failed. If the lease is not taken yet, it is released once it is taken.
-
-        Does not wait for the release.
-        """
+        """Release the lease of a failed read, as soon as the lease is taken. Does not wait for the release."""
         if call_site is not None:
             self._note_failed_read(call_site)
             self._start()
@@ -188,7 +182,7 @@ class LeaseManager(LeaseTaker):
             try:
                 await asyncio.to_thread(self._end, held)
             finally:
-                # If the caller was cancelled before `to_thread` began, the renewing thread releases the lease.
+                # If the caller is cancelled before `to_thread` begins, the renewing thread releases the lease.
                 self._wake.put(True)
         raise_lost(check, error)
 
@@ -233,8 +227,7 @@ class AsyncLeaseManager(LeaseTaker):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        # Tasks that continue after their caller is cancelled. They are kept here, because the event loop has only weak
-        # references to its tasks.
+        # Tasks that continue after their caller is cancelled. The event loop has only weak references to its tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def begin(self, thread_id: str, config: Mapping[str, Any], call_site: CallSite | None = None) -> None:
@@ -328,10 +321,7 @@ class AsyncLeaseManager(LeaseTaker):
     async def _take(
         self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, call_site: CallSite | None = None
     ) -> HeldLease:
-        """Take a lease.
-
-        If the caller is cancelled, the sent statement goes on, and the lease is released once it is taken.
-        """
+        """Take a lease. If the caller is cancelled, the sent statement goes on, and the taken lease is released."""
         call_site = call_site or CallSite.here()
         taking = self._keep(self._take_apart(thread_id, run, is_read_first, deadline, call_site))
         try:
@@ -370,7 +360,7 @@ class AsyncLeaseManager(LeaseTaker):
 
     def _end_from_thread(self, held: HeldLease, loop: asyncio.AbstractEventLoop) -> None:
         held.end()
-        # The caller is a blocking run on another thread. It waits for the loop here, as its reads and writes do.
+        # The caller is a blocking run on another thread, which may wait for the loop.
         if loop.is_running() and not self._database.is_forked:
             asyncio.run_coroutine_threadsafe(self._end(held), loop).result()
 

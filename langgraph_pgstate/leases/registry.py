@@ -1,6 +1,6 @@
 """The leases that this process holds, by run. No I/O.
 
-The database decides by fencing token whether a write is accepted. The registry only decides when to take, renew and
+The database decides by fencing token whether a write is accepted. The registry decides only when to take, renew and
 release leases, so an error here costs time but never data.
 """
 
@@ -33,14 +33,13 @@ T = TypeVar("T")
 
 _log = logging.getLogger("langgraph_pgstate.leases")
 
-# Seconds to wait for the end of a run whose stream was abandoned. Such a run ends when the event loop closes the
-# stream's generator, which takes a moment.
+# Seconds to wait for the end of a run whose stream was abandoned. The event loop soon closes the stream's generator.
 CLOSING_SECONDS: Final = 1.0
 # Seconds between checks for runs that ended without a callback.
 _LOOK_SECONDS: Final = 0.5
-# Seconds within which a run's loop must be entered after its state was read. After this time the run counts as failed.
+# Seconds after reading its state in which a run must enter its loop. Otherwise the run counts as failed.
 _ENTRY_SECONDS: Final = 3.0
-# Fraction of a lease's duration by which the lease ends earlier here than in the database: clocks differ in speed.
+# A process relies on a lease for less than its duration, by this fraction, because clocks differ in speed.
 _MARGIN: Final = 0.1
 
 # Shared by all savers of the process, so that no two lease holders have the same id.
@@ -61,12 +60,11 @@ class HeldLease:
 
     Attributes:
         lease: The lease as it was when it was taken.
-        confirmed_until: End of the lease as last confirmed by the database, by `lease_clock`. The duration counts from
-            the time before the request was sent. The run begins no work after this end.
+        confirmed_until: End of the lease as last confirmed by the database, by `lease_clock`. The run begins no work
+            after this time.
         is_read_first: Whether the lease was taken before the state was read.
         run: The run that has taken the lease; `None` for a block of code.
-        starter: The task or OS thread that started the run. It may have ended while another task reads the run's
-            stream.
+        starter: The task or OS thread that started the run. It may end first, if another task reads the run's stream.
         loop: LangGraph's loop of the run, if it is known.
         asked_at: Time at which the last renewal was requested, by `lease_clock`.
         read_at: Time at which the run's state was read.
@@ -121,8 +119,8 @@ class HeldLease:
         loop = self.loop()
         if loop is None:
             return True
-        # A loop whose entry failed is never exited. The starter enters the loop without suspension. So if the loop is
-        # not entered, and the starter is done or starts another run, the entry has failed.
+        # The starter enters the loop without suspension. So if the loop is not entered, and the starter is done or
+        # starts another run, the entry has failed.
         if _is_entered(loop):
             return False
         is_late = self.read_at is not None and time.monotonic() > self.read_at + _ENTRY_SECONDS
@@ -140,21 +138,13 @@ class HeldLease:
         return self.starter is asker or _is_done(self.starter)
 
     def check(self) -> HeldLease:
-        """Return the lease, unless it is known to be lost.
-
-        Raises:
-            LeaseLostError: If the lease is lost.
-        """
+        """Return the lease. Raise `LeaseLostError` if the lease is known to be lost."""
         if self.is_lost:
             raise LeaseLostError(self.lease.thread_id, self.lease.fencing_token)
         return self
 
     def check_confirmed(self) -> None:
-        """Check that code of the run may begin work now. After `confirmed_until`, the lease counts as lost.
-
-        Raises:
-            LeaseLostError: If the lease was lost before the run ended.
-        """
+        """Raise `LeaseLostError` if the run must begin no work. After `confirmed_until`, the lease counts as lost."""
         if not self.is_confirmed:
             self.lose()
         if self.is_stopped:
@@ -162,7 +152,7 @@ class HeldLease:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether `confirmed_until` is in the future. Also true after the run has ended: then no lease is needed."""
+        """Whether `confirmed_until` is in the future, or the run has ended and needs no lease."""
         return self.has_ended or lease_clock() < self.confirmed_until
 
     def confirm(self, asked_at: float, ttl: float) -> None:
@@ -184,10 +174,7 @@ class HeldLease:
                 call()
 
     def is_renewal_due(self, ttl: float) -> bool:
-        """Return whether a third of the duration has passed since the last renewal.
-
-        If so, the caller must renew the lease.
-        """
+        """Return whether the caller must renew the lease now: a third of its duration has passed."""
         now = lease_clock()
         if self.has_ended or now - self.asked_at < ttl / 3:
             return False
@@ -196,7 +183,7 @@ class HeldLease:
 
 
 def confirmed_end(asked_at: float, ttl: float) -> float:
-    """Return until when this process may rely on a lease after a request at `asked_at` took or renewed the lease."""
+    """Return the time until which this process may rely on a lease that was requested at `asked_at`."""
     return asked_at + ttl * (1 - _MARGIN)
 
 
@@ -218,12 +205,12 @@ class Run:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the run has ended without a callback, because `sign` no longer refers to an object."""
+        """Whether the run has ended without a callback: the object of `sign` no longer exists."""
         return self.sign is not None and self.sign() is None
 
     @property
     def is_over(self) -> bool:
-        """Return whether the run can be removed."""
+        """Whether the run can be removed."""
         if self.sign is None:
             return bool(self.leases) and all(held.is_over() for held in self.leases.values())
         return self.is_gone
@@ -252,8 +239,7 @@ class LeaseRegistry:
         self._settings = settings
         self._runs: dict[int, Run] = {}
         self._held: set[HeldLease] = set()
-        # Leases that may have been taken although no response arrived: by holder, the thread and the latest time at
-        # which the lease ends.
+        # Leases that may have been taken although no response arrived: thread and latest end, by holder.
         self._unconfirmed: dict[str, tuple[str, float]] = {}
         self._book = threading.RLock()
 
@@ -263,7 +249,7 @@ class LeaseRegistry:
             return None
         with self._book:
             run = self._runs.get(id(key))
-            # If the known run is gone, the caller has passed the object that identified it to a later run.
+            # If the known run is gone, the caller has passed its key object to a later run.
             if run is None or run.is_gone:
                 writer = getattr(configurable_of(config)[RUNTIME], "stream_writer", None)
                 try:
@@ -274,7 +260,7 @@ class LeaseRegistry:
             return run
 
     def _find(self, thread_id: str, run: Run | None) -> HeldLease | None:
-        """Return the lease under which a run, even an ended one, or the enclosing block may write to a thread."""
+        """Return the lease under which a run or the enclosing block may write to a thread. The run may have ended."""
         held = None if run is None else run.leases.get(thread_id)
         if held is not None and not held.has_ended:
             return held.check()
@@ -295,14 +281,14 @@ class LeaseRegistry:
         ]
 
     def _free_tokens(self, thread_id: str, run: Run | None, call_site: CallSite) -> list[int]:
-        """Return the fencing tokens of this process's leases that may be taken over, because their runs have ended."""
+        """Return the fencing tokens of leases of this process whose runs have ended, so that they may be taken over."""
         others = self._others(thread_id, run)
         return [other.lease.fencing_token for other in others if other.is_over(call_site.starter)]
 
     def _explain(
         self, error: LeaseHeldError, run: Run | None, call_site: CallSite, since: float
     ) -> LeaseHeldError | None:
-        """Return the error for a held lease; `None` if the caller should wait, because the holding run may soon end."""
+        """Return the error for a held lease; `None` to wait, because the holding run may soon end."""
         for other in self._others(error.thread_id, run):
             if other.lease.fencing_token == error.fencing_token:
                 is_task = isinstance(other.starter, asyncio.Task)
@@ -321,7 +307,7 @@ class LeaseRegistry:
                 held = HeldLease(lease, until, is_read_first, run, call_site.starter, loop)
                 known = run.leases.get(lease.thread_id)
                 if known is not None and known.lease.fencing_token == lease.fencing_token:
-                    # Two tasks of the run asked at once, and got the same lease.
+                    # Two tasks of the run have taken the same lease at once.
                     return known
                 run.leases[lease.thread_id] = held
             self._held.add(held)
@@ -337,7 +323,7 @@ class LeaseRegistry:
             call_site.taken.end()
 
     def note_read(self, call_site: CallSite | None) -> None:
-        """If a lease was taken for a read, note in the lease when the read ended."""
+        """Store the time at which a read ended in the lease that was taken for the read, if any."""
         if call_site is not None and call_site.taken is not None:
             call_site.taken.read_at = time.monotonic()
 
@@ -353,11 +339,8 @@ class LeaseRegistry:
     def _note_unconfirmed(
         self, thread_id: str, run: Run | None, holder: str, call_site: CallSite, error: BaseException
     ) -> None:
-        """Note a lease whose statement got no response.
-
-        The lease may have been taken, unless the server refused the statement.
-        """
-        # `ConfigurationError` means that the server refused characters which the database's encoding lacks.
+        """Remember a lease that may have been taken, because its statement got no response."""
+        # With these errors, the server refused the statement. `ConfigurationError` means that it cannot store an id.
         if not call_site.was_sent or isinstance(error, ThreadDeletedError | ConfigurationError):
             return
         with self._book:
@@ -367,20 +350,14 @@ class LeaseRegistry:
                 run.holder_id = next_holder()
 
     def note_deleted(self, thread_id: str) -> None:
-        """Remember that the surrounding run or block deleted a thread.
-
-        The lease of the run or block on this thread then does not count as lost.
-        """
+        """Remember that the surrounding run or block deleted a thread, so that its lease does not count as lost."""
         held = _surrounding.get().get((id(self), thread_id))
         if held is not None and not held.is_lost:
             held.is_deleted = True
             self._note_gone(held)
 
     def _leave_to_threads(self, held: HeldLease) -> bool:
-        """Keep the lease of an ended run or block while OS threads that it has started still run.
-
-        Return whether there are such threads.
-        """
+        """Keep the lease of an ended run or block while its OS threads run. Return whether there are such threads."""
         if not held.work.has_threads:
             return False
         held.is_left = True
@@ -393,7 +370,7 @@ class LeaseRegistry:
             self._held.discard(held)
 
     def _note_end(self, _: Any) -> None:
-        """Wake the renewal after the end of a run. The garbage collector calls it, so it must not block."""
+        """Wake the renewal after the end of a run. The garbage collector calls this method, so it must not block."""
 
     def _survey(self) -> tuple[list[HeldLease], list[HeldLease]]:
         """Return the leases to renew, and the leases to release because their runs have ended."""
@@ -450,10 +427,9 @@ class LeaseRegistry:
 
     @contextmanager
     def hold_claimed(self, held: HeldLease) -> Iterator[None]:
-        """Use a lease for the runs of a block. The caller, a worker, has taken the lease, and renews and releases it.
+        """Use a lease for the runs of a block. A worker takes, renews and releases the lease.
 
-        If the lease is marked as lost, further writes fail without a round trip. After the block, late writes are
-        accepted until another process or run takes the lease.
+        After the block, late writes are accepted until another process or run takes the lease.
         """
         try:
             with self._around(held):

@@ -1,4 +1,4 @@
-"""A record of which tools the checks of leases allowed to start, and which not, during an attempt at an action."""
+"""The tools that checks of leases allowed to start or refused to start, during an attempt at an action."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from langgraph_pgstate.errors import LeaseLostError
 
 
 class ToolStarts:
-    """The starts of tools in one attempt: the start of the attempt's own tool, and of tools that this tool calls.
+    """The starts of the tool of one attempt, and of tools that this tool calls.
 
-    The object belongs to a context, so it follows the attempt into its tasks and OS threads.
+    The object belongs to a context, so it follows the attempt into tasks and OS threads.
     """
 
     def __init__(self) -> None:

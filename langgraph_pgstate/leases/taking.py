@@ -33,12 +33,7 @@ _log = logging.getLogger("langgraph_pgstate.leases")
 class LeaseTaker(LeaseRegistry):
     """A registry that also takes, renews and releases leases: the base of both managers.
 
-    Its methods await only the runner, so with a blocking runner they need no event loop.
-
-    Args:
-        runner: The database.
-        queries: The queries of the schema.
-        settings: Duration of leases and of waits for them.
+    The methods await only the runner, so with a blocking runner they need no event loop.
     """
 
     def __init__(self, runner: Runner, queries: Queries, settings: GuardSettings) -> None:
@@ -50,10 +45,9 @@ class LeaseTaker(LeaseRegistry):
         raise NotImplementedError
 
     def _follow(self, held: HeldLease, run: Run, call_site: CallSite) -> LeaseCheck | None:
-        """Have a run that is about to begin check its lease before each node. Track OS threads that its nodes start.
+        """Let a run check its lease before each node. Also track the OS threads that the nodes start.
 
-        Returns:
-            The handler that checks; `None` if the loop of the run is not known.
+        Return the handler that checks; `None` if the loop of the run is not known.
         """
         exits, task = call_site.exits, call_site.starter
         if exits is not None and isinstance(task, asyncio.Task) and held.work.follow_run(run.key, task.get_loop()):
@@ -106,7 +100,7 @@ class LeaseTaker(LeaseRegistry):
         except BaseException:
             held.is_returned = False
             raise
-        # Until the lease is released, it stays listed, so that other threads can see that its run has ended.
+        # The lease stays listed until it is released, so that other threads see that its run has ended.
         self._note_gone(held)
         return is_mine
 
@@ -149,7 +143,7 @@ class _FailedReadError(Exception):
 async def _take_unless_failed(
     db: Connection, queries: Queries, thread_id: str, holder: str, ttl: float, free: Sequence[int], call_site: CallSite
 ) -> Lease:
-    """Take the lease of a read. Raise `_FailedReadError` if the read has failed or was cancelled before."""
+    """Take the lease of a read. Raise `_FailedReadError` if the read has already failed or was cancelled."""
     if call_site.has_failed:
         raise _FailedReadError
     call_site.was_sent = call_site.is_pending = True
