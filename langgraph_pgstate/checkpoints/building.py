@@ -1,4 +1,4 @@
-"""The statements that store one checkpoint, check its guard (conditions) and add its hook's rows. No I/O."""
+"""The statements that store one checkpoint. No I/O."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ class Batch(NamedTuple):
     """The statements that store one checkpoint, to be sent as one transaction.
 
     Attributes:
-        statements: The guard's statements, the statement of the checkpoint, and the hook's statements, in this order.
-        position: Index of the statement that stores the checkpoint. The statement affects no row if the checkpoint
-            cannot be stored in this way, for example because a checkpoint from which it inherits values was changed.
-        replaces: Whether the batch replaces a checkpoint of the same id. If false, such a checkpoint makes it fail.
+        statements: The guard's statements, the checkpoint's statement, and the hook's statements, in this order.
+        position: Index of the checkpoint's statement. It affects no row if a row that it locks is missing or changed.
+        replaces: Whether a checkpoint of the same id is replaced. If false, such a checkpoint makes the batch fail.
         is_recorded: Whether the batch stores rows of the hook.
     """
 
@@ -41,16 +40,7 @@ def build_put(
     config: Mapping[str, Any] | None = None,
     guard: Guard | None = None,
 ) -> Batch:
-    """Return the statements that store a planned checkpoint.
-
-    Args:
-        queries: The queries of the schema.
-        plan: The plan; it gets a new journal entry if there is a hook.
-        replaces: Whether a checkpoint of the same id is replaced.
-        hook: Adds statements, and rows to the journal entry.
-        config: The put's config, for the hook.
-        guard: The conditions under which the checkpoint may be stored.
-    """
+    """Return the statements that store a planned checkpoint. With a hook, the plan gets a new journal entry."""
     request = plan.request
     replaces = replaces or request.touches_thread
     others: Sequence[Statement] = ()
@@ -64,8 +54,7 @@ def build_put(
     parameters["entry_id"], parameters["entry"] = (new_entry_id(), entry.pack()) if entry else (None, None)
     bases, segments = plan.base_revisions, plan.new_segments
     if len(bases) > 1:
-        # Lock the bases by a statement of their own. This is rare: LangGraph itself makes no checkpoint that inherits
-        # values from several others.
+        # This extra statement is rare: LangGraph itself makes no checkpoint that inherits from several others.
         base_parameters = {"base_ids": list(bases), "base_revisions": list(bases.values())}
         statements.append((queries.hold_bases, {**parameters, **base_parameters}))
     has_base = len(bases) == 1
@@ -106,6 +95,6 @@ def row_parameters(plan: PutPlan) -> dict[str, Any]:
 
 
 def segment_parameters(plan: PutPlan) -> dict[str, Any]:
-    """Return the parameters for the new segments of a plan. There may be none."""
+    """Return the parameters for a plan's new segments."""
     frames = list(plan.new_segments.values())
     return {"new_ids": list(plan.new_segments), **concatenate(frames, "new_data", "new_starts", "new_lengths")}

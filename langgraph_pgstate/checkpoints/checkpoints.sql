@@ -1,6 +1,6 @@
 -- name: put_checkpoint
 -- Store a checkpoint, and an entry of the journal unless `entry_id` is null. Affects no row if the thread has no row,
--- or is archived. Fails if the checkpoint exists, which takes less time than a search for the checkpoint would.
+-- or is archived. Fails if the checkpoint exists.
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry
@@ -52,8 +52,8 @@ SELECT
 FROM required;
 
 -- name: put_checkpoint_on_base
--- Store a checkpoint as `put_checkpoint` does, and lock its base, the checkpoint from which it inherits values, so that
--- a concurrent prune keeps the base's segments. Affects no row if the base is missing or was written again.
+-- Store a checkpoint as `put_checkpoint` does. Lock the base, from which the checkpoint inherits values, so that a
+-- concurrent prune keeps the base's segments. Affects no row if the base is missing or was written again.
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry
@@ -137,9 +137,8 @@ SELECT
 FROM required;
 
 -- name: replace_checkpoint
--- Store a checkpoint, or replace the checkpoint of its id, with any number of new segments. Lock its base, if any, and
--- insert or update the thread's row if `touches` says so. Affects no row if the thread's row or the base is missing.
--- Fails if the thread is archived.
+-- Store or replace a checkpoint, with any number of new segments. Lock the base, if any. If `touches` is true, insert or
+-- update the thread's row. Affects no row if the thread's row or the base is missing. Fails if the thread is archived.
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry
@@ -172,10 +171,10 @@ WITH base AS MATERIALIZED (
         user_id = coalesce(excluded.user_id, threads.user_id),
         tenant_id = coalesce(excluded.tenant_id, threads.tenant_id),
         updated_at = excluded.updated_at,
-        -- If the thread is archived, the cast fails, with the text as the error's message.
+        -- If the thread is archived, the cast fails. The error's message contains this text.
         version = CASE WHEN threads.archived_at IS NULL THEN threads.version
             ELSE ('pgstate-guard:archived:' || threads.archive_id || ';')::integer END,
-        -- Use UTC, because addition in the session's time zone is not immutable, as Citus requires here.
+        -- Use UTC, because Citus requires an immutable expression, and the session's time zone may change.
         expires_at = coalesce(
             ((excluded.updated_at AT TIME ZONE 'UTC') + threads.ttl) AT TIME ZONE 'UTC', threads.expires_at
         )
@@ -198,7 +197,7 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
     source = excluded.source,
     step = excluded.step,
     revision = excluded.revision,
-    -- Keep the row's old segments, because another process may be about to inherit them.
+    -- Keep the old segments, because another process may be about to inherit them.
     segment_ids = excluded.segment_ids || stored.segment_ids,
     metadata = excluded.metadata,
     state = excluded.state,
@@ -212,7 +211,7 @@ WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_i
 FOR KEY SHARE;
 
 -- name: hold_bases
--- Lock the checkpoints that a put inherits from until the transaction ends, and fail unless all are at their revisions.
+-- Lock the checkpoints from which a put inherits, until the transaction ends. Fail unless all have the given revisions.
 WITH bases AS MATERIALIZED (
     SELECT 1 FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
@@ -223,8 +222,8 @@ SELECT ('pgstate-guard:base:' || found.count || ';')::integer FROM (SELECT count
 WHERE found.count < cardinality(:base_ids::text[]);
 
 -- name: get_checkpoint
--- Return one checkpoint by id, as rows of these kinds. 0: the checkpoint, and the id of the namespace's newest. 3: the
--- same, if the checkpoint's parent is missing. 1: a segment. 2: a pending write. If the checkpoint's revision is
+-- Return one checkpoint by id, as rows of these kinds. 0: the checkpoint, and the id of the namespace's newest. 3: like
+-- 0, but the checkpoint's parent is missing. 1: a segment. 2: a pending write. If the checkpoint has the revision
 -- `known_revision`, return only the segments `missing_ids`.
 -- opens: checkpoints.state from data of kind 0, 3
 -- opens: checkpoints.metadata from c of kind 0, 3
@@ -248,7 +247,7 @@ UNION ALL
 SELECT 1, NULL, NULL, NULL, s.segment_id, s.data, NULL, NULL
 FROM /*schema*/segments s
 WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
-    -- Reading the row twice takes less time than a common table expression.
+    -- Reading the row twice is faster than a common table expression.
     SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END
     FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
@@ -259,8 +258,8 @@ FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = :checkpoint_id;
 
 -- name: get_latest_checkpoint
--- Return the newest checkpoint of a namespace, as rows of the kinds of `get_checkpoint`. If the checkpoint's revision
--- is `known_revision`, return only the segments `missing_ids`.
+-- Return the newest checkpoint of a namespace, as rows like those of `get_checkpoint`. If the checkpoint has the
+-- revision `known_revision`, return only the segments `missing_ids`.
 -- opens: checkpoints.state from data with checkpoint_id = a of kind 0, 3
 -- opens: checkpoints.metadata from c with checkpoint_id = a of kind 0, 3
 -- opens: segments.data with segment_id = n of kind 1
@@ -342,8 +341,8 @@ UNION ALL
 SELECT m.thread_id, 4, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM measured m WHERE m.is_left;
 
 -- name: get_values
--- Return which of some checkpoints of a namespace exist, some segments of the thread, and the checkpoints' pending
--- writes, all from one snapshot.
+-- Return the ids of some checkpoints of a namespace that exist, some segments of the thread, and the checkpoints'
+-- pending writes, all from one snapshot.
 -- opens: segments.data with segment_id = n of kind 1
 -- opens: writes.data with checkpoint_id = a, task_id = b, idx = n of kind 2
 SELECT 0 AS kind, c.checkpoint_id AS a, NULL AS b, NULL AS c, NULL::integer AS n, NULL::bytea AS data
@@ -360,8 +359,8 @@ FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = ANY(:checkpoint_ids);
 
 -- name: measure_values
--- Return the sizes of the checkpoints of a list in bytes, by position in the list. A checkpoint's size includes its
--- state, its pending writes, and the segments that no earlier checkpoint of the list has.
+-- Return the bytes of each checkpoint of a list, by position in the list: the state, the pending writes, and the
+-- segments that no earlier checkpoint of the list has.
 SELECT place, sum(bytes)::bigint FROM (
     SELECT f.place, octet_length(s.data) AS bytes
     FROM unnest(:segment_ids::integer[], :segment_places::integer[]) AS f (segment_id, place)
@@ -477,7 +476,7 @@ ORDER BY checkpoint_id COLLATE "POSIX" DESC, thread_id DESC, checkpoint_ns DESC
 LIMIT :page_size;
 
 -- name: list_of_run
--- Return a page of one run's checkpoints, newest first, below a cursor. For callers that do not know the run's thread.
+-- Return a page of one run's checkpoints in any thread, newest first, below a cursor.
 -- opens: checkpoints.state
 -- opens: checkpoints.metadata
 -- matches: checkpoints.metadata
@@ -520,7 +519,7 @@ SELECT checkpoint_id, state, segment_ids, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: scan_states
--- Return a page of a namespace's states without segments, newest first, below a cursor; of one state version, if given.
+-- Return a page of a namespace's states, newest first, below a cursor. `state_version` may restrict the page.
 -- opens: checkpoints.state
 SELECT checkpoint_id, state, segment_ids, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
@@ -530,7 +529,7 @@ ORDER BY checkpoint_id DESC
 LIMIT :page_size;
 
 -- name: get_outline
--- Return a thread's checkpoints without their state, oldest first, to decide which to keep.
+-- Return a thread's checkpoints without their state, oldest first.
 -- leaves: checkpoints.metadata
 SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.metadata::text,
     c.created_at < now() - :older_than::interval AS is_old,
@@ -548,8 +547,7 @@ WHERE c.thread_id = :thread_id
 ORDER BY c.checkpoint_ns, c.checkpoint_id;
 
 -- name: lock_checkpoints
--- Lock some checkpoints of a thread, given by namespaces and ids, until the transaction ends. Waits for puts of
--- checkpoints that inherit from them.
+-- Lock some checkpoints of a thread until the transaction ends. Waits for puts that inherit from these checkpoints.
 SELECT 1 FROM /*schema*/checkpoints c
 WHERE c.thread_id = :thread_id::text AND (c.checkpoint_ns, c.checkpoint_id) IN (
     SELECT * FROM unnest(:namespaces::text[], :checkpoint_ids::text[])
@@ -575,7 +573,7 @@ SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM gone_writes),
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
 -- name: note_next_checkpoints
--- Before all children of some checkpoints of a namespace are deleted, store in each checkpoint that it had children.
+-- Store in some checkpoints that they had children, before all of the children are deleted.
 UPDATE /*schema*/checkpoints c SET next_checkpoint_id = moved.next_checkpoint_id
 FROM unnest(:checkpoint_ids::text[], :next_ids::text[]) AS moved (checkpoint_id, next_checkpoint_id)
 WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = moved.checkpoint_id
@@ -610,9 +608,9 @@ SELECT checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE;
 
 -- name: delete_runs
--- Delete some runs from a thread: their checkpoints, the messages that were first stored with these checkpoints, all
--- writes for these checkpoints, the runs' other writes in the thread, and the runs' records. Tool executions, and rows
--- copied from another thread, are kept.
+-- Delete some runs from a thread: their checkpoints, the messages first stored with these checkpoints, the writes for
+-- these checkpoints, the runs' other writes, and the runs' records. Tool executions, and rows copied from another
+-- thread, are kept.
 WITH gone AS (
     DELETE FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE
@@ -624,8 +622,8 @@ WITH gone AS (
     DELETE FROM /*schema*/messages m
     WHERE m.thread_id = :thread_id AND (
         (m.checkpoint_ns, m.checkpoint_id) IN (SELECT * FROM gone)
-        -- In the root namespace, messages that these runs stored with other checkpoints are kept, because a later run's
-        -- checkpoint may still contain them.
+        -- In the root namespace, messages stored with other checkpoints are kept, because a later run's checkpoint may
+        -- contain them.
         OR m.run_id = ANY(:run_ids::text[]) AND m.checkpoint_ns <> '' AND NOT EXISTS (
             SELECT 1 FROM /*schema*/checkpoints c
             WHERE c.thread_id = :thread_id AND c.checkpoint_ns = m.checkpoint_ns

@@ -32,22 +32,11 @@ async def get_good_ancestor(
 ) -> CheckpointTuple | None:
     """Return the nearest readable ancestor of a damaged checkpoint. Record the damage as an event, and log it.
 
-    The damaged checkpoint is not changed, so that it can still be repaired. The parent's id is read even if the state
-    cannot be decoded. One round trip for each ancestor.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        codec: Decodes values.
-        address: The requested checkpoint; without an id, the newest of its namespace.
-        damage: The error that reading the checkpoint raised.
-        load: Converts the result of `get_tuple` for the caller.
-
-    Returns:
-        The ancestor; `None` if the requested checkpoint no longer exists.
+    The damaged checkpoint is not changed, so that it can still be repaired. Return `None` if the damaged checkpoint no
+    longer exists. One round trip for each ancestor.
 
     Raises:
-        CorruptStateError: The given error, if no ancestor is readable.
+        CorruptStateError: The error `damage`, if no ancestor is readable.
     """
     key = address._asdict()
     rows = await db.fetch(queries.get_parent, key)

@@ -1,10 +1,8 @@
-"""The DeltaChannels of this process's graphs, and the values that their reducers make of stored writes.
+"""The DeltaChannels of this process's graphs, and their values.
 
-Most checkpoints hold no value of a DeltaChannel; its reducer computes the value from stored writes. Reducers differ,
-and LangGraph's own reducer differs from version to version, so the graph's reducer is called. A recorded graph makes
-its channels known here, for the whole process. A channel is unknown if, for example, a command of `pgstate` reads a
-state without the graph. Then LangGraph's reducer of messages is used if the channel holds messages. Otherwise writes
-are appended.
+Most checkpoints hold no value of a DeltaChannel. The channel's reducer computes the value from stored writes. Each
+recorded graph makes its channels known to this module. For an unknown channel that holds messages, LangGraph's reducer
+of messages is used. To other unknown channels, writes are appended.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _rules: Final[dict[str, MessageRules]] = {}
 
 
 class MessageRules(NamedTuple):
-    """The rules in which reducers of messages differ. The record of a channel's messages follows its reducer's rules.
+    """The rules in which reducers of messages differ.
 
     Attributes:
         hears_remove_all: Whether a `RemoveMessage` with the id `REMOVE_ALL_MESSAGES` empties the channel.
@@ -56,13 +54,7 @@ def rules_of(name: str) -> MessageRules:
 
 
 def value_of(name: str, received: Mapping[str, Any]) -> Any:
-    """Return a channel's value.
-
-    Args:
-        name: Name of the channel.
-        received: The result of `get_delta_channel_history` for the channel: its writes, and the value before the
-            writes if it is stored.
-    """
+    """Return a channel's value, computed from the channel's part of `get_delta_channel_history`."""
     if (channel := _known.get(name)) is not None:
         try:
             return _replay(channel, received)
@@ -117,7 +109,7 @@ def _assumed_rules() -> MessageRules:
 
 
 def _replay(channel: DeltaChannel[Any], received: Mapping[str, Any]) -> Any:
-    """Return a channel's value, computed from its history as LangGraph does."""
+    """Return a channel's value, computed as LangGraph does."""
     seed = received["seed"] if "seed" in received else DeltaSnapshot(channel.typ())
     replayed = channel.from_checkpoint(seed)
     replayed.replay_writes(received["writes"])

@@ -48,24 +48,12 @@ async def read_states(
     second: Address,
     versions: StateVersions | None = None,
 ) -> States:
-    """Return the states of two checkpoints. An address without an id names the latest.
+    """Return the states of two checkpoints, upcast by `versions`. An address without an id names the latest checkpoint.
 
     Two round trips, and more with DeltaChannels.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        codec: Decodes the states.
-        first: One checkpoint.
-        second: The other.
-        versions: Upcasts both states; by default they are compared as they are stored.
-
     Raises:
         NotFoundError: If a checkpoint does not exist.
-        UnsafeTypeError: If a state holds a type that may not be built.
-        CorruptStateError: If a checkpoint is damaged.
-        StateVersionError: If a state is of a version that `versions` does not know.
-        UpcastError: If an upcaster fails on a state.
     """
     older, before = await read_state(db, queries, codec, first, versions)
     newer, after = await read_state(db, queries, codec, second, versions)
@@ -75,7 +63,7 @@ async def read_states(
 async def read_state(
     db: Connection, queries: Queries, codec: ValueCodec, address: Address, versions: StateVersions | None = None
 ) -> tuple[CheckpointTuple, dict[str, Any]]:
-    """Return a checkpoint and the values of its channels, including DeltaChannels; see `read_states`."""
+    """Return a checkpoint and the values of its channels, including DeltaChannels."""
     found = await get_tuple(db, queries, codec, address)
     if found is None:
         raise NotFoundError(f"there is no {address if address.checkpoint_id else f'thread {address.thread_id!r}'}")
@@ -85,7 +73,7 @@ async def read_state(
         loaded = versions.upcast(loaded, found[0].state_version)
     values = {name: _unwrapped(value) for name, value in loaded.checkpoint["channel_values"].items()}
     if deltas := _delta_channels(loaded):
-        # The checkpoint does not hold the values of these channels. Rebuild them from the ancestors' writes.
+        # The checkpoint does not hold these values.
         history = await get_delta_channel_history(db, queries, codec, found[0].address, deltas, versions or UNVERSIONED)
         values |= {name: delta_channels.value_of(name, received) for name, received in history.items()}
     return loaded, values
@@ -174,7 +162,7 @@ def _compare_order(before: Sequence[Any], after: Sequence[Any]) -> Iterator[Valu
 
 
 def _compare_values(before: Any, after: Any, path: tuple[Any, ...], depth: int) -> Iterator[ValueChange]:
-    """Yield the differences between two values. If both have the same type and parts, compare the parts."""
+    """Yield the differences between two values. Values of one type are compared part by part."""
     if before is after:
         return
     parts = (_parts(before), _parts(after)) if type(before) is type(after) and depth < _MAX_DEPTH else (None, None)
@@ -238,7 +226,7 @@ def _compare_lists(
 
 
 def _is_equal(before: Any, after: Any, depth: int) -> bool:
-    """Return whether `_compare_values` would yield nothing, but compare each part only once."""
+    """Return whether `_compare_values` would yield nothing. Compare each part once."""
     if before is after:
         return True
     if type(before) is not type(after):

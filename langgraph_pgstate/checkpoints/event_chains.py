@@ -1,8 +1,7 @@
-"""Hash chains of the events of threads. They reveal later changes of events. `setup(audit=True)` turns them on.
+"""Hash chains of the events of threads, which reveal later changes of events. `setup(audit=True)` turns chains on.
 
-Each statement that inserts events returns their keys. A second statement in the same transaction appends the events to
-the chains of their threads. If chains are off, the tables of chains are empty, and each connection checks every few
-seconds whether chains are on. The module is in this package because a damaged checkpoint is recorded as an event.
+Each statement that inserts events returns the keys of the events. A second statement in the same transaction appends
+the events to the chains of their threads.
 """
 
 from __future__ import annotations
@@ -34,12 +33,7 @@ async def is_chained(db: Connection, queries: Queries) -> bool:
 
 
 def chaining(queries: Queries, events: Iterable[Sequence[Any]]) -> list[Statement]:
-    """Return the statements that append events to the chains of their threads.
-
-    Args:
-        queries: The queries of the schema.
-        events: Thread and id of each event. Events that are missing, or are in a chain already, are left out.
-    """
+    """Return the statements that append events, given as `(thread_id, event_id)`, to the chains of their threads."""
     pairs = sorted({(one[0], one[1]) for one in events})
     if not pairs:
         return []
@@ -51,14 +45,14 @@ def chaining(queries: Queries, events: Iterable[Sequence[Any]]) -> list[Statemen
 
 
 async def chain(db: Connection, queries: Queries, events: Iterable[Sequence[Any]]) -> None:
-    """Append events to the chains of their threads, if chains are on. Call it in the transaction that inserts them."""
+    """Append events to the chains of their threads, if chains are on. Call this in the inserting transaction."""
     if await is_chained(db, queries):
         for statement, parameters in chaining(queries, events):
             await db.execute(statement, parameters)
 
 
 async def insert_events(db: Connection, queries: Queries, query: NamedQuery, parameters: dict[str, Any]) -> Rows:
-    """Run a statement that inserts events and returns thread and id of each. Chain them in the same transaction."""
+    """Execute a statement that inserts events and returns their keys. Chain the events in the same transaction."""
     if not await is_chained(db, queries):
         return await db.fetch(query, parameters)
     async with db.transaction():
@@ -68,9 +62,9 @@ async def insert_events(db: Connection, queries: Queries, query: NamedQuery, par
 
 
 async def release_events(db: Connection, queries: Queries, thread_id: str, event_ids: Sequence[str], why: str) -> None:
-    """Record, as an event of the thread, that some of its events are about to be deleted or changed.
+    """Record, as an event of the thread, that other events are about to be deleted or changed.
 
-    Call it in the transaction that deletes or changes them. Call `chain` afterwards for the changed events.
+    Call this in the transaction of the change, and call `chain` for the changed events afterwards.
     """
     if not event_ids or not await is_chained(db, queries):
         return
@@ -87,7 +81,7 @@ async def release_events(db: Connection, queries: Queries, thread_id: str, event
 
 
 async def release_runs(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str]) -> None:
-    """Record that the events of some runs of a thread are about to be deleted; see `release_events`."""
+    """Record that the events of some runs are about to be deleted. Call this in the deleting transaction."""
     if await is_chained(db, queries):
         key = {"thread_id": thread_id, "run_ids": list(run_ids)}
         found = [row[0] for row in await db.fetch(queries.list_events_of_runs, key)]
@@ -95,7 +89,7 @@ async def release_runs(db: Connection, queries: Queries, thread_id: str, run_ids
 
 
 async def end_chain(db: Connection, queries: Queries, thread_id: str, why: str) -> None:
-    """End a thread's chain, in the transaction that deleted its events. Remaining events begin another chain."""
+    """End a thread's chain, in the transaction that deleted events. The thread's other events begin another chain."""
     if await is_chained(db, queries):
         await db.execute(queries.open_chains, {"thread_ids": [thread_id]})
         await db.fetch(queries.end_chain, {"thread_id": thread_id, "reason": why})
@@ -103,7 +97,7 @@ async def end_chain(db: Connection, queries: Queries, thread_id: str, why: str) 
 
 
 async def adopt(db: Connection, queries: Queries, thread_id: str) -> int:
-    """Append all events of a thread that are in no chain to its chain, and return their number."""
+    """Append all events of a thread that are in no chain, and return the number of these events."""
     count, cursor = 0, ""
     while True:
         key = {"thread_id": thread_id, "cursor_id": cursor, "page_size": _PAGE}
@@ -115,7 +109,7 @@ async def adopt(db: Connection, queries: Queries, thread_id: str) -> int:
 
 
 def _ranges(numbers: Sequence[int]) -> list[list[int]]:
-    """Return ascending numbers as ranges without gaps: the first and the last number of each."""
+    """Return ascending numbers as ranges `[first, last]` without gaps."""
     groups = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
     members = [[number for _, number in group] for _, group in groups]
     return [[group[0], group[-1]] for group in members]

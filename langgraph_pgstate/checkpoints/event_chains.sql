@@ -7,9 +7,8 @@ INSERT INTO /*schema*/event_chaining (is_on) VALUES (true) ON CONFLICT (is_on) D
 SELECT EXISTS (SELECT 1 FROM /*schema*/event_chaining);
 
 -- name: open_chains
--- Lock the chains of some threads' events until the transaction ends, and insert missing chains. The next statement
--- sees all entries that were appended before. Without the lock, two writers could give the same number to two entries,
--- and the second would fail.
+-- Lock the chains of some threads' events until the transaction ends, and insert missing chains. Without the lock, two
+-- writers could give one number to two entries, and the second writer would fail.
 WITH new AS MATERIALIZED (
     SELECT g.thread_id, gen_random_uuid()::text AS chain_id FROM unnest(:thread_ids::text[]) AS g (thread_id)
     WHERE EXISTS (SELECT 1 FROM /*schema*/events e WHERE e.thread_id = g.thread_id)
@@ -21,8 +20,8 @@ ORDER BY n.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO UPDATE SET number = stored.number;
 
 -- name: chain_events
--- Append events, given by threads and ids, to the chains of their threads. An empty chain first gets the thread's
--- events from before chains were turned on. Execute it after `open_chains`.
+-- Append events to the chains of their threads. An empty chain first gets the thread's events from before chains were
+-- turned on. Execute `open_chains` before.
 -- leaves: events.payload
 WITH RECURSIVE chosen AS MATERIALIZED (
     SELECT e.thread_id, e.event_id
@@ -72,13 +71,13 @@ WHERE v.thread_id = :thread_id::text AND v.run_id = ANY(:run_ids::text[])
 ORDER BY v.event_id;
 
 -- name: release_events
--- Remove the salts of some events that are about to be deleted or changed, and return the numbers of their entries.
+-- Remove the salts of some events that are about to be deleted or changed. Return the numbers of the events' entries.
 UPDATE /*schema*/event_hashes SET salt = NULL
 WHERE thread_id = :thread_id::text AND event_id = ANY(:event_ids::text[]) AND salt IS NOT NULL
 RETURNING number;
 
 -- name: end_chain
--- End the chain of a thread whose events are deleted: delete its entries, and keep a row without the thread's id.
+-- End the chain of a thread whose events are deleted: delete the chain's entries, and keep a row without the thread's id.
 WITH clock AS MATERIALIZED (
     SELECT now() AS at
 ), gone AS (

@@ -41,30 +41,20 @@ Found = tuple[CheckpointRow, Segments, list[WritesRow], list[Any]]
 async def get_tuple(
     db: Connection, queries: Queries, codec: ValueCodec, address: Address, cached: CachedSegments | None = None
 ) -> Found | None:
-    """Read one checkpoint, or the latest if the address has no id. One round trip.
+    """Read one checkpoint, or the latest if the address has no id. Return `None` if there is no such checkpoint.
 
-    LangGraph's checkpoint formats before 4 take two more round trips.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        codec: Decodes the pending sends of formats before 4.
-        address: The checkpoint.
-        cached: Segments that are not fetched if the checkpoint is at the cached revision.
-
-    Returns:
-        The arguments of `load_tuple`; `None` if the checkpoint does not exist.
+    Segments in `cached` are not fetched if the checkpoint has the cached revision. One round trip. LangGraph's
+    checkpoint formats before 4 take two more.
 
     Raises:
-        ThreadArchivedError: If the checkpoint does not exist because the thread is archived. If a thread has no
-            checkpoint, this takes another round trip.
+        ThreadArchivedError: If the checkpoint is missing because the thread is archived.
     """
     query = queries.get_checkpoint if address.checkpoint_id else queries.get_latest_checkpoint
     expected = _NOT_CACHED if cached is None else {"known_revision": cached.revision, "missing_ids": cached.missing}
     head, segments, writes = _sorted(address, await db.fetch(query, {**address._asdict(), **expected}))
     if head is None:
         if not address.checkpoint_ns:
-            # Raise an error if the thread is archived, because a graph would otherwise begin from an empty state.
+            # Without this error, a graph would begin from an empty state.
             await refuse_archived(db, queries, address.thread_id)
         return None
     sends: list[Any] = []
@@ -72,8 +62,7 @@ async def get_tuple(
         id = str(head.address.checkpoint_id)
         sends = (await read_pending_sends(db, queries, codec, [head])).get(id, [])
         if not (await read_values(db, queries, address.thread_id, address.checkpoint_ns, [id])).present:
-            # A prune has deleted the checkpoint meanwhile, perhaps with its parent's writes, which hold the sends. Read
-            # again.
+            # A prune has deleted the checkpoint, and perhaps the sends, which are among its parent's writes.
             return await get_tuple(db, queries, codec, address)
     contents = cached.contents if cached is not None and cached.revision == head.revision else None
     return head, Segments(segments, contents), writes, sends
@@ -84,7 +73,7 @@ class Latest(NamedTuple):
 
     Attributes:
         found: The arguments of `load_tuple` by thread; `None` if the caller must read the checkpoint by `get_tuple`.
-        left: Threads whose checkpoints were not read, because `most_bytes` was reached.
+        left: Threads whose checkpoints were not read because `most_bytes` was reached.
     """
 
     found: dict[str, Found | None]
@@ -92,13 +81,9 @@ class Latest(NamedTuple):
 
 
 async def get_latest(db: Connection, queries: Queries, thread_ids: Sequence[str], most_bytes: int) -> Latest:
-    """Read the newest checkpoint of each thread in its root namespace, in one round trip.
+    """Read the newest checkpoint of each thread's root namespace, in one round trip.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        thread_ids: The threads. Threads without a checkpoint are left out.
-        most_bytes: Stored bytes after which no further checkpoint is read.
+    Threads without a checkpoint are left out. After `most_bytes` stored bytes, no further checkpoint is read.
     """
     rows: dict[str, list[Any]] = defaultdict(list)
     for thread_id, *row in await db.fetch(
@@ -119,7 +104,7 @@ async def get_latest(db: Connection, queries: Queries, thread_ids: Sequence[str]
 
 
 def is_heavy(found: Found) -> bool:
-    """Return whether decoding a checkpoint takes milliseconds."""
+    """Return whether decoding a checkpoint is slow enough to run in a thread."""
     row, segments, writes, _ = found
     size = len(row.state or b"") + segments.size + sum(content_size(one.data) for one in writes)
     return size > HEAVY_BYTES or row.element_count > MANY_COMPARED
@@ -128,7 +113,7 @@ def is_heavy(found: Found) -> bool:
 def _sorted(
     address: Address, rows: Iterable[Sequence[Any]]
 ) -> tuple[CheckpointRow | None, list[tuple[int, bytes]], list[WritesRow]]:
-    """Return the checkpoint, the segments and the pending writes among the rows of a checkpoint."""
+    """Return the checkpoint, the segments and the pending writes in the rows of a query."""
     head = None
     segments = []
     writes = []
@@ -138,7 +123,7 @@ def _sorted(
         elif kind == 2:
             writes.append(WritesRow(a, b, n, data))
         else:
-            # New ids must sort after `a`, the newest id of the namespace, even if an older checkpoint is forked.
+            # `a` is the newest id of the namespace. New ids must sort after it, even if an older checkpoint is forked.
             advance_ids_past(a)
             found = address if address.checkpoint_id else Address(address.thread_id, address.checkpoint_ns, a)
             head = CheckpointRow(found, b, c, data, ids, n, state_version, kind == _CUT)
@@ -146,7 +131,7 @@ def _sorted(
 
 
 def _is_old(row: CheckpointRow) -> bool:
-    """Return whether a checkpoint has a format before 4. False if it is damaged: loading it then raises the error."""
+    """Return whether a checkpoint has a format before 4. False for a damaged checkpoint, which fails to load."""
     try:
         return is_old_format(row.decode())
     except CorruptStateError:
@@ -180,7 +165,7 @@ class Values(NamedTuple):
     """Segments and pending writes of some checkpoints of a namespace.
 
     Attributes:
-        present: Ids of the checkpoints that existed in the snapshot. Values of others may be missing.
+        present: Ids of the checkpoints that existed. Values of other checkpoints may be missing.
         segments: The segments.
         writes: Pending writes by checkpoint id.
     """
@@ -198,10 +183,7 @@ async def read_values(
     checkpoint_ids: Sequence[str],
     segment_ids: Sequence[int] = (),
 ) -> Values:
-    """Read some segments and the pending writes of some checkpoints. One round trip, one snapshot.
-
-    Checkpoints that were pruned after their rows were read are not in `present`.
-    """
+    """Read some segments and the pending writes of some checkpoints. One round trip, one snapshot."""
     key = {"thread_id": thread_id, "checkpoint_ns": namespace}
     listed = {"checkpoint_ids": list(checkpoint_ids), "segment_ids": list(segment_ids)}
     present: set[str] = set()

@@ -34,16 +34,14 @@ async def get_delta_channel_history(
 ) -> dict[str, DeltaChannelHistory]:
     """Return, for each channel, the writes of a checkpoint's ancestors, back to the nearest stored value.
 
-    A value that an older state version stored before the channel became a DeltaChannel is upcast. Snapshots and writes
-    are returned as they were written.
+    A value that was stored before the channel became a DeltaChannel is upcast. Snapshots and writes are not.
 
-    The result is consistent: the history is read again if a prune ran between the statements.
-
-    Round trips: one for each 256 ancestors, one for their writes and stored values, and one for each value to upcast.
+    If a prune runs between the statements, the history is read again. One round trip for each 256 ancestors, one for
+    writes and stored values, and one for each value to upcast.
 
     Raises:
-        NotFoundError: If the checkpoint does not exist, for example because it was pruned after the caller read it.
-        ConflictError: If its ancestors are deleted during each attempt.
+        NotFoundError: If the checkpoint does not exist.
+        ConflictError: If ancestors are deleted during each attempt.
         CorruptStateError: If a stored value is damaged, or a checkpoint is its own ancestor.
     """
     for _ in range(_ATTEMPTS):
@@ -96,7 +94,7 @@ async def _read_history(
                 raise CorruptStateError(str(address._replace(checkpoint_id=checkpoint_id)), "it is its own ancestor")
             seen.add(checkpoint_id)
             if is_target:
-                # The history begins at the target's parent: the target's writes are still pending.
+                # The target's own writes are still pending, so the history begins at its parent.
                 is_target = False
                 continue
             chain.append(checkpoint_id)

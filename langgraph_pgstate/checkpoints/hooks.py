@@ -16,19 +16,15 @@ _logger = logging.getLogger("langgraph_pgstate")
 
 
 class PutHook(Protocol):
-    """A hook that adds rows to a put. The saver calls it. It must not use the database itself.
+    """A hook that adds rows to a put. A hook must not use the database itself.
 
-    For a large put, `before_put` is called outside the event loop's thread.
-
-    Rows added to `plan.journal_entry` are stored in the journal by the put's own statement, at almost no cost.
-    The returned statements store rows that must be in the tables together with the checkpoint. They must be safe to
-    repeat: a put is sent again after a lost connection, or if the checkpoint from which it inherits was removed. If the
-    database refuses a statement because of its data, the checkpoint is stored without the statements, and `after_put`
-    is not called.
+    For a large put, `before_put` is called outside the event loop's thread. Rows added to `plan.journal_entry` are
+    stored by the put's own statement. The returned statements must be safe to repeat, because a put may be sent again.
+    If the database refuses their data, the checkpoint is stored without the hook's rows, and `after_put` is not called.
     """
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        """Return statements to send after the checkpoint's own rows, in the same transaction. It must not raise."""
+        """Return statements to send after the checkpoint's own rows, in the same transaction. Must not raise."""
         ...
 
     def after_put(self, plan: PutPlan) -> None:
@@ -37,11 +33,7 @@ class PutHook(Protocol):
 
 
 class PutHooks:
-    """Several hooks as one. If a hook raises an error, the put logs it, and goes on without the hook's rows.
-
-    Args:
-        members: The hooks; their statements are sent in this order.
-    """
+    """Several hooks as one. If a hook raises an error, the error is logged, and the put goes on."""
 
     def __init__(self, *members: PutHook) -> None:
         self._members = members
@@ -80,21 +72,21 @@ class PutHooks:
 
 
 def before_writes(hook: PutHook | None, request: WritesRequest) -> Sequence[Statement]:
-    """Return a hook's statements to send in the transaction of a task's writes; none if it has no `before_writes`."""
+    """Return the statements that a hook adds to the transaction of a task's writes."""
     find = getattr(hook, "before_writes", None)
     found: Sequence[Statement] = () if find is None else find(request)
     return found
 
 
 def after_writes(hook: PutHook | None, request: WritesRequest) -> None:
-    """Call a hook's `after_writes`, if it has one, after a task's writes and its statements are committed."""
+    """Call a hook's `after_writes`, if the hook has one. The task's writes must be committed."""
     note = getattr(hook, "after_writes", None)
     if note is not None:
         note(request)
 
 
 def forget_thread(hook: PutHook, thread_id: str) -> None:
-    """Call a hook's `forget_thread`, if it has one, after rows of a thread may have been removed."""
+    """Call a hook's `forget_thread`, if the hook has one, because rows of the thread may have been removed."""
     forget = getattr(hook, "forget_thread", None)
     if forget is not None:
         forget(thread_id)

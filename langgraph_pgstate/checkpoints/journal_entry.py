@@ -28,12 +28,11 @@ class JournalEntry:
         runs: Rows of `runs`.
         spans: Rows of `spans`.
         events: Rows of `events`.
-        forks: Checkpoints whose parent possibly has an earlier child; the database stores an event `fork` for those
-            whose parent has one.
-        messages: Changes of channels' messages at checkpoints, each with its kind. `ADDED`: messages appended to a list
-            of the root graph. `ADDED_IN_SUBGRAPH`: the same in a subgraph. `COMPARED`: a list that may have changed in
-            another way, to compare with the stored messages. `WRITTEN`: a DeltaChannel to which the superstep wrote.
-        begun: Thread and id of runs that begin in this entry. Their earlier attempts may have left spans running.
+        forks: Checkpoints whose parent may have an earlier child. The database stores an event `fork` if it has one.
+        messages: Changes of channels' messages, each with its kind. `ADDED`: messages appended to a list of the root
+            graph. `ADDED_IN_SUBGRAPH`: messages appended to a list of a subgraph. `COMPARED`: a list to compare with
+            the stored messages. `WRITTEN`: a DeltaChannel to which the superstep wrote.
+        begun: Thread and id of runs that begin. Earlier attempts of these runs may have left spans running.
         ended: Thread, run and start of runs that have ended.
         thread_ids: Threads of the rows, sorted, unless the entry belongs to one thread.
         ttl: Seconds for which a running run counts as alive.
@@ -83,8 +82,8 @@ class JournalEntry:
         """Return an entry from its stored form.
 
         Raises:
-            CorruptStateError: If it is damaged.
-            UnreadableFormatError: If a newer version of this package wrote it.
+            CorruptStateError: If the entry is damaged.
+            UnreadableFormatError: If a newer version of this package wrote the entry.
         """
         where = f"a journal entry of thread {thread_id!r}"
         try:
@@ -107,7 +106,7 @@ class JournalEntry:
             try:
                 return orjson.loads(row).get("thread_id") in thread_ids
             except (AttributeError, TypeError, ValueError):
-                # Keep a malformed row. The database refuses it when the entry is written.
+                # The database refuses this malformed row when the entry is written.
                 return True
 
         rows = (self.runs, self.spans, self.events, self.forks)
@@ -126,8 +125,8 @@ class JournalEntry:
 
     def halves(self) -> tuple[JournalEntry, JournalEntry]:
         """Return the rows in two parts, to find the row that the database refuses."""
-        # The end of a run is computed from its spans, so `ended` belongs to the second part, which is written last.
-        # `begun` belongs to both parts, because each may have new runs, or spans of earlier attempts.
+        # The end of a run is computed from its spans, so `ended` belongs to the part that is written last. Both parts
+        # may have new runs, so both have `begun`.
         first = JournalEntry(begun=self.begun, thread_ids=self.thread_ids, ttl=self.ttl)
         second = JournalEntry(begun=self.begun, ended=self.ended, thread_ids=self.thread_ids, ttl=self.ttl)
         left = len(self) // 2

@@ -17,14 +17,14 @@ _EMPTY_LIST: Final = b"\x90"
 
 @dataclass(frozen=True, slots=True)
 class ListChange:
-    """The difference between a channel's list and the parent's list, for the record of messages.
+    """The difference between a channel's list and the parent's list.
 
     Attributes:
         channel: Name of the channel.
         value: The current list.
         fresh: Positions of elements that the parent's list does not have.
         is_appended: Whether the fresh elements follow the parent's unchanged list.
-        is_known: Whether the difference is certain; otherwise all elements count as fresh.
+        is_known: Whether the difference is certain. If not, all elements count as fresh.
         digests: Concatenated fingerprints of the elements, if they are known.
     """
 
@@ -37,13 +37,9 @@ class ListChange:
 
 
 def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListChange]:
-    """Yield the differences between the lists of a checkpoint to store and its parent's, by the plan's fingerprints.
+    """Yield the differences between the lists of a checkpoint to store and the lists of its parent.
 
-    A DeltaChannel is compared only if the checkpoint holds a snapshot of it.
-
-    Args:
-        plan: A complete plan.
-        all_channels: Also yield channels whose version has not changed, and treat every difference as unknown.
+    With `all_channels`, yield channels whose version has not changed, too, and treat every difference as unknown.
     """
     values = plan.request.checkpoint["channel_values"]
     parent = plan.parent

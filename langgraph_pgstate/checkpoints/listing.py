@@ -29,7 +29,7 @@ from langgraph_pgstate.schema.queries import NamedQuery, Queries
 _PAGE: Final = 50
 PAGE_BYTES: Final = 1024 * 1024
 """Maximum of stored bytes in a page of several checkpoints."""
-# States above this size are read by a second statement, when it is known which of them fit on the page.
+# Larger states are read by a second statement, when it is known which states fit on the page.
 _STATE_BYTES: Final = PAGE_BYTES // _PAGE
 _READ_ATTEMPTS: Final = 3
 _RUN_ID_BYTES: Final = 512
@@ -116,7 +116,7 @@ class Page:
     Attributes:
         rows: The checkpoints.
         created_at: Their times.
-        following: The listing of the next page; `None` on the last page.
+        following: The next page; `None` on the last page.
         segments: Segments by thread and namespace; `None` if only metadata was read.
         writes: Pending writes by thread, namespace and checkpoint.
         sends: Pending sends of formats before 4, by checkpoint.
@@ -131,7 +131,7 @@ class Page:
 
     @property
     def is_heavy(self) -> bool:
-        """Whether decoding the page takes milliseconds."""
+        """Whether decoding the page is slow enough to run in a thread."""
         if not self.segments:
             return False
         states = sum(len(row.state or b"") for row in self.rows)
@@ -139,7 +139,7 @@ class Page:
             content_size(row.data) for found in self.writes.values() for rows in found.values() for row in rows
         )
         size = states + sum(segments.size for segments in self.segments.values()) + writes
-        # Each row may use all of these segments. So the bytes to decode are at most this size for each row.
+        # Each row may use all segments.
         return size * len(self.rows) > HEAVY_BYTES or sum(row.element_count for row in self.rows) > MANY_COMPARED
 
     def remove(self, gone: Collection[Address]) -> None:
@@ -159,10 +159,7 @@ class Page:
     ) -> Iterator[CheckpointTuple]:
         """Yield the page's checkpoints as LangGraph's tuples, in the current state version. Decode one at a time.
 
-        Args:
-            codec: Decodes the values.
-            states: The versions of the state.
-            skip_damaged: Skip and log damaged checkpoints instead of raising.
+        With `skip_damaged`, damaged checkpoints are logged and left out.
         """
         if self.segments is None:
             yield from (load_bare_tuple(codec, row, at) for row, at in zip(self.rows, self.created_at, strict=True))
@@ -185,24 +182,22 @@ class Page:
 
 
 async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing: Listing) -> Page:
-    """Read one page of a listing. Checkpoints that are pruned or deleted meanwhile are left out.
-
-    A page holds at most `PAGE_BYTES`, or one checkpoint.
+    """Read one page of a listing: at most `PAGE_BYTES`, or one checkpoint. Checkpoints deleted meanwhile are left out.
 
     One round trip for metadata. States take two more for each namespace on the page, and another for large states. The
     first page with `before` in a namespace takes one more.
     """
     parameters = listing.parameters
     if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == MAX_ID:
-        # With `before`, LangGraph looks for the checkpoint from which it replays a subgraph. The replay then stores new
-        # checkpoints, whose ids must sort after all stored ids. So read the newest id.
+        # With `before`, LangGraph looks for the checkpoint from which to replay a subgraph. The replay stores new
+        # checkpoints, whose ids must sort after the newest stored id.
         for row in await db.fetch(queries.get_newest, parameters):
             advance_ids_past(row[0])
     page_size = _PAGE if listing.limit is None else min(_PAGE, listing.limit)
     cursor_id, cursor_thread, cursor_ns = listing.cursor
     query: NamedQuery = getattr(queries, listing.query)
     cursor = {"cursor_id": cursor_id, "cursor_thread": cursor_thread, "cursor_ns": cursor_ns}
-    # If the page has one checkpoint, its state is needed in any case, so read the state at once, however large it is.
+    # The state of a single checkpoint is read at once, even if it is large.
     state_bytes = -1 if not listing.with_state else _INT4_MAX if page_size == 1 else _STATE_BYTES
     for _ in range(_READ_ATTEMPTS):
         found = await db.fetch(
@@ -256,7 +251,7 @@ def _by_namespace(rows: Sequence[CheckpointRow]) -> dict[tuple[str, str], list[t
 
 
 async def _count_within(db: Connection, queries: Queries, page: Page) -> int:
-    """Return how many of a page's first checkpoints fit `PAGE_BYTES`; at least 1."""
+    """Return how many of a page's checkpoints fit in `PAGE_BYTES`; at least 1."""
     sizes = [0] * len(page.rows)
     for (thread_id, namespace), rows in _by_namespace(page.rows).items():
         first: dict[int, int] = {}
@@ -286,9 +281,9 @@ async def _read_states(db: Connection, queries: Queries, rows: Sequence[Checkpoi
 
 
 async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page: Page) -> set[Address]:
-    """Read the values of a page's rows. Return the addresses of checkpoints that no longer exist, as after a prune."""
-    # Read pending sends, which are among the parents' writes, before it is checked which checkpoints exist. The writes
-    # are not deleted before the checkpoint. So if the checkpoint still exists at the check, its sends were complete.
+    """Read the values of a page's rows. Return the addresses of checkpoints that no longer exist."""
+    # Pending sends are writes of the parent. A prune deletes these writes with or after the checkpoint. So if the
+    # checkpoint still exists after the sends were read, the sends are complete.
     page.sends = await read_pending_sends(db, queries, codec, page.rows)
     page.segments = {}
     gone = {row.address for row in page.rows if row.state is None}
@@ -302,7 +297,7 @@ async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page
 
 
 def _before_id(before: Mapping[str, Any] | None) -> str | None:
-    """Return the checkpoint id of a `before` argument, which is a config or the `configurable` of one."""
+    """Return the checkpoint id of a `before` argument, which is a config or a config's `configurable`."""
     if before is None:
         return None
     if not isinstance(before, Mapping):

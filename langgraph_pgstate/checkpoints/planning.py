@@ -32,13 +32,13 @@ from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 
 # A reference to a segment takes about this many bytes in the row, so smaller values are stored in the row.
 _INLINE_BYTES: Final = 96
-# New values up to this size in total are stored in the checkpoint's row, so that one row is written instead of two. The
-# next superstep may replace such a value anyway. The first checkpoint that inherits the value moves it to a segment.
+# New values up to this total size are stored in the checkpoint's row, because the next superstep may replace them. The
+# first checkpoint that inherits such a value moves the value to a segment.
 _NEW_INLINE_BYTES: Final = 2 * 1024
 # Smaller values share one segment per put. A larger value gets its own segment, so that a prune can delete it alone.
 _SHARED_BYTES: Final = 4 * 1024
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
-# A put that requires this revision of a checkpoint fails: no row has it, because revisions are never negative.
+# No row has this revision, so a put that requires it fails.
 _NO_REVISION: Final = -1
 _TO_STORE: Final = Scalar(None)
 
@@ -50,16 +50,15 @@ class PutPlan:
     Attributes:
         request: The checkpoint to store.
         manifest: Where each value is stored.
-        state: The encoded state; `None` if an inherited value was not found. Then the database must be read for
-            another plan.
+        state: The encoded state; `None` if an inherited value was not found, so that the plan is incomplete.
         new_segments: Frames to write, by segment id.
-        base_revisions: Revisions of the checkpoints that values are inherited from, by id. The put fails if one has
-            changed.
+        base_revisions: Revisions, by id, of the checkpoints from which values are inherited. The put fails if a
+            revision has changed.
         parent: The parent's manifest, if it is known.
         contents: Contents of the new segments, by id.
-        tried: Whether the plan was sent before, so that its segment ids may exist.
-        journal_entry: The hooks' journal entry. Each time the plan is sent, it gets a new one.
-        hook_refused: Whether the database refused the hook's rows, so that the checkpoint was stored without them.
+        tried: Whether the plan was sent before. If so, its segment ids may exist.
+        journal_entry: The hooks' journal entry. Each attempt to send the plan makes a new entry.
+        hook_refused: Whether the checkpoint was stored without the hook's rows, which the database refused.
     """
 
     request: PutRequest
@@ -75,7 +74,7 @@ class PutPlan:
 
     @property
     def is_heavy(self) -> bool:
-        """Whether a hook that reads the values takes milliseconds."""
+        """Whether a hook that reads the values is slow enough to run in a thread."""
         for value in self.request.checkpoint["channel_values"].values():
             whole = value.value if type(value) is DeltaSnapshot else value
             if is_large(whole, MANY_COMPARED - MANY_ELEMENTS):
@@ -83,7 +82,7 @@ class PutPlan:
         return sum(map(len, self.contents.values())) > HEAVY_BYTES
 
     def with_new_ids(self) -> PutPlan:
-        """Return the plan with other ids for its new segments. The state stays as it is: it holds no segment ids."""
+        """Return the plan with other ids for its new segments. The state holds no segment ids and stays as it is."""
         taken = self.manifest.positions()
         ids: dict[int, int] = {}
         for old in self.new_segments:
@@ -100,7 +99,7 @@ class PutPlan:
 def plan_quickly(
     codec: ValueCodec, request: PutRequest, parent: Manifest | None, others: Mapping[str, Manifest] | None = None
 ) -> PutPlan | None:
-    """Return the plan of a put, or `None` if `plan_put` takes milliseconds and should run in a thread."""
+    """Return the plan of a put, or `None` if `plan_put` is slow enough to run in a thread."""
     if _is_heavy(request, parent):
         return None
     try:
@@ -110,7 +109,7 @@ def plan_quickly(
 
 
 def _is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
-    """Return whether planning a put surely takes milliseconds. If not, it may still exceed the limit of `plan_put`."""
+    """Return whether a put's values are obviously too large to plan quickly. If false, they may still be too large."""
     size = 0
     for channel in request.new_versions:
         value = request.checkpoint["channel_values"].get(channel)
@@ -124,7 +123,7 @@ def _is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
 
 
 def is_large(value: Any, known: int = 0) -> bool:
-    """Return whether encoding a value surely takes milliseconds. The first `known` elements of a list do not count."""
+    """Return whether a value is obviously too large to encode quickly, without a list's first `known` elements."""
     kind = type(value)
     if kind is list:
         return len(value) - known > MANY_ELEMENTS
@@ -144,23 +143,22 @@ def plan_put(
 ) -> PutPlan:
     """Return the plan for storing a checkpoint.
 
+    Without `others`, the plan is incomplete if the parent, or the location of an inherited value, is not known. With
+    `others`, such a value is stored again.
+
     Args:
         codec: Encodes the values.
         request: The checkpoint to store.
         parent: The parent's manifest, if it is known.
-        others: Manifests of other checkpoints of the namespace that hold inherited values, by id, as read from the
-            database. If given, a value that none of them holds is not inherited, but stored again.
+        others: Manifests of other checkpoints of the namespace that hold inherited values, by id.
         most: Maximum of bytes to encode.
-
-    Returns:
-        The plan; an incomplete one if the parent, or the location of an inherited value, is not known.
 
     Raises:
         SerializationError: If a value cannot be stored.
         TooHeavyError: If the values take more than `most` bytes.
     """
     values = request.checkpoint["channel_values"]
-    # Copy the versions, because the manifest outlives the call and the caller's dict may change.
+    # The manifest outlives the call, and the caller may change its own dict.
     versions = dict(request.checkpoint["channel_versions"])
     entries: dict[str, Entry] = {}
     base_revisions: dict[str, int] = {}
@@ -190,7 +188,7 @@ def plan_put(
             if others is None:
                 return PutPlan(request, Manifest(versions, {}), parent=parent)
         if value is not NOTHING:
-            # The value is encoded below, so that an incomplete plan encodes nothing. The placeholder keeps the order.
+            # Encode the value below, so that an incomplete plan encodes nothing. The placeholder keeps the order.
             entries[channel] = _TO_STORE
             given.append(channel)
     for channel in given:
@@ -222,7 +220,7 @@ def find_missing(codec: ValueCodec, request: PutRequest, parent: Manifest | None
 
 
 def _require_base(base_revisions: dict[str, int], checkpoint_id: str, revision: int) -> None:
-    """Require that a base checkpoint still has a revision. If another revision is required, too, the put will fail."""
+    """Require a revision of a base checkpoint. If two revisions are required, the put will fail."""
     if base_revisions.setdefault(checkpoint_id, revision) != revision:
         base_revisions[checkpoint_id] = _NO_REVISION
 
@@ -230,7 +228,7 @@ def _require_base(base_revisions: dict[str, int], checkpoint_id: str, revision: 
 def _find(
     channel: str, version: Any, sources: Sequence[tuple[str, Manifest]]
 ) -> tuple[Entry | object, str, int] | None:
-    """Return a channel's entry at a version, with id and revision of the checkpoint that holds it."""
+    """Return a channel's entry at a version, and the id and revision of the entry's checkpoint."""
     for source_id, manifest in sources:
         entry = manifest.entry(channel, version)
         if entry is not None:
@@ -259,7 +257,7 @@ class _SegmentWriter:
     _inline_budget: int = _NEW_INLINE_BYTES
 
     def store(self, channel: str, value: Any, parent_entry: Entry | None) -> tuple[Entry, bool]:
-        """Return the entry of a new value, and whether it refers to segments of the channel's entry in the parent."""
+        """Return the entry of a new value, and whether the entry inherits segments from the parent."""
         # A fingerprint takes 16 bytes, so a list of numbers is smaller if it is stored whole.
         if self.codec.is_native and type(value) is list and value and type(value[0]) not in _NUMBERS:
             stored = self._store_list(channel, value, parent_entry if isinstance(parent_entry, Elements) else None)
@@ -278,13 +276,13 @@ class _SegmentWriter:
     def move_inline(self, channel: str, entry: Inline) -> Entry:
         """Return the entry of an inherited value that an earlier checkpoint stores in its row.
 
-        A larger value is moved to the shared segment. A smaller value is stored in the new row, too.
+        A value of up to `_INLINE_BYTES` is stored in the new row, too. A larger value moves to the shared segment.
         """
         return entry if len(entry.data) <= _INLINE_BYTES else self._share(channel, entry.type, entry.data)
 
     def _share(self, channel: str, type_: str, data: bytes) -> Slice:
         self._shared.append((channel, type_, data))
-        # A placeholder, replaced in `finish` when the shared segment is complete.
+        # `finish` replaces this placeholder.
         return Slice(type_, 0, 0, len(data))
 
     def finish(self, entries: dict[str, Entry]) -> None:
@@ -298,7 +296,10 @@ class _SegmentWriter:
             offset += len(data)
 
     def _store_list(self, channel: str, value: list[Any], old: Elements | None) -> tuple[Entry, bool] | None:
-        """Return the entry of a list and whether it inherits segments; `None` if an element cannot be encoded alone."""
+        """Return the entry of a list, and whether the entry inherits segments from the parent.
+
+        Return `None` if an element cannot be encoded alone.
+        """
         codec = self.codec
         try:
             fingerprints = codec.fingerprints(
@@ -326,7 +327,7 @@ class _SegmentWriter:
         return Elements(tuple(runs), fingerprints), inherits
 
     def _store_elements(self, channel: str, elements: Sequence[Any]) -> list[Run]:
-        """Write elements to new segments, each filled up to `SEGMENT_BYTES`, and return one `Run` for each segment."""
+        """Write elements to new segments of about `SEGMENT_BYTES`, and return a `Run` for each segment."""
         runs = []
         parts: list[bytes] = []
         size = 0

@@ -33,9 +33,9 @@ class CheckpointRow:
         metadata: JSON text.
         state: The encoded state; `None` if only metadata was read.
         segment_ids: The segments that the state refers to by position.
-        revision: Random number that each write of the row sets; 0 if it was not read.
+        revision: Random number that each write of the row sets; 0 if the column was not read.
         state_version: State version with which the checkpoint was written.
-        is_cut: Whether its parent no longer exists, as after a prune.
+        is_cut: Whether the parent no longer exists.
     """
 
     address: Address
@@ -61,7 +61,7 @@ class CheckpointRow:
         """Return the state. The first call decodes it.
 
         Raises:
-            CorruptStateError: If it is damaged.
+            CorruptStateError: If the state is damaged.
         """
         if self._decoded is None:
             assert self.state is not None
@@ -93,7 +93,7 @@ class CachedSegments(NamedTuple):
 
 
 class Segments:
-    """The segments read for one thread. Each is decompressed at its first use.
+    """The segments read for one thread. A segment is decompressed at its first use.
 
     Args:
         rows: Id and frame of each segment that was fetched.
@@ -136,18 +136,18 @@ def load_tuple(
     writes: Iterable[WritesRow],
     pending_sends: Sequence[Any] | None = None,
 ) -> tuple[CheckpointTuple, Manifest]:
-    """Return a checkpoint as LangGraph's tuple, and its manifest with fingerprints.
+    """Return a checkpoint as LangGraph's tuple, and the manifest with fingerprints.
 
     Args:
         codec: Decodes the values.
         row: The checkpoint, with its state.
-        segments: The segments it refers to.
-        writes: Its pending writes, in any order.
+        segments: The checkpoint's segments.
+        writes: Pending writes, in any order.
         pending_sends: For formats before 4, the sends that the parent's tasks wrote.
 
     Raises:
         CorruptStateError: If a value or segment is missing or damaged.
-        UnsafeTypeError: If it holds a type that may not be built.
+        UnsafeTypeError: If the checkpoint holds a type that may not be built.
     """
     where = str(row.address)
     state = row.decode()
@@ -169,12 +169,12 @@ def load_tuple(
         parent_config=parent_config(row),  # type: ignore[arg-type]
         pending_writes=load_writes(codec, writes, where),
     )
-    # Copy the versions, because LangGraph increments the returned checkpoint's versions in place.
+    # LangGraph changes the returned checkpoint's versions in place.
     return loaded, Manifest(dict(state.manifest.versions), entries, row.revision)
 
 
 def load_metadata(codec: ValueCodec, row: CheckpointRow, state: State | None) -> dict[str, Any]:
-    """Return a checkpoint's metadata. Without the state, values that JSON cannot represent are approximated."""
+    """Return a checkpoint's metadata. Without `state`, values that JSON cannot represent are approximated."""
     exact = {}
     for key, (type_, data) in (state.exact_metadata if state else {}).items():
         exact[key] = codec.loads(type_, data, f"metadata {key!r} of {row.address}")
@@ -201,7 +201,7 @@ def load_bare_tuple(codec: ValueCodec, row: CheckpointRow, created_at: Any) -> C
 
 
 def parent_config(row: CheckpointRow) -> dict[str, Any] | None:
-    """Return the parent's config; `None` if there is no parent, or it no longer exists."""
+    """Return the parent's config; `None` without a parent, or if the parent no longer exists."""
     thread_id, namespace, _ = row.address
     return Address(thread_id, namespace, row.parent_id).config if row.parent_id and not row.is_cut else None
 
@@ -250,7 +250,7 @@ def _load_elements(
             raise CorruptStateError(where, f"segment {run.segment_id} has only {count} elements")
         sized.append(Run(run.segment_id, run.first, run.count, len(content) * run.count // count))
         if run.count == count:
-            # Whole segments that all have the mark of plain messages, or all lack it, are decoded in one call.
+            # Decode adjacent segments in one call if all or none have the mark of plain messages.
             if content.startswith(PLAIN_MARK) != bool(mark):
                 flush()
                 mark = b"" if mark else PLAIN_MARK
@@ -284,7 +284,7 @@ def load_writes(codec: ValueCodec, rows: Iterable[WritesRow], where: str) -> lis
 
 
 def is_old_format(state: State) -> bool:
-    """Return whether a checkpoint's pending sends are among its parent's writes, as in formats before 4."""
+    """Return whether the format is before 4. Such formats keep pending sends among the parent's writes."""
     v = state.checkpoint["v"]
     return type(v) is int and v < _SENDS_IN_STATE
 

@@ -1,4 +1,4 @@
-"""The plan for storing a checkpoint, made from the database if the parent is not cached, or was replaced."""
+"""The plan for storing a checkpoint whose parent is not cached, or was replaced."""
 
 from __future__ import annotations
 
@@ -22,14 +22,7 @@ _SCAN_PAGE: Final = 200
 async def plan_from_database(
     db: Connection, queries: Queries, codec: ValueCodec, request: PutRequest, parent: Manifest | None = None
 ) -> PutPlan:
-    """Return a put's plan, made from the stored parent and from other checkpoints that hold inherited values.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        codec: Encodes the values.
-        request: The put.
-        parent: The parent's manifest, if it is known.
+    """Return a put's plan, made from the parent and from other stored checkpoints that hold inherited values.
 
     Raises:
         StaleHeadError: If the put needs its parent, and the parent no longer exists.
@@ -37,8 +30,7 @@ async def plan_from_database(
     if parent is None and request.parent is not None:
         found = await get_tuple(db, queries, codec, request.parent)
         if found is None and request.needs_parent:
-            # Another run advanced the branch, and a prune followed. Without the parent the DeltaChannels would be
-            # incomplete.
+            # Another run advanced the branch, and a prune followed. DeltaChannels need the parent.
             thread_id, checkpoint_ns, parent_id = request.parent
             raise StaleHeadError(thread_id, checkpoint_ns, str(parent_id), None)
         if found is not None and not request.states.is_current(found[0].state_version):
@@ -54,7 +46,7 @@ async def plan_from_database(
     missing = find_missing(codec, request, parent)
     cursor = MAX_ID
     while missing:
-        # A copy of a checkpoint inherits from its sibling, so search all checkpoints, not only ancestors.
+        # A copy of a checkpoint inherits from a sibling, so search all checkpoints, not only ancestors.
         rows = await db.fetch(queries.scan_states, {**scanned, "cursor_id": cursor, "page_size": _SCAN_PAGE})
         for checkpoint_id, manifest in states_to_manifests(rows, f"thread {request.address.thread_id!r}").items():
             cursor = checkpoint_id
@@ -77,9 +69,9 @@ def _plan_from_older(
 ) -> PutPlan:
     """Plan a put on a parent of an older state version.
 
-    Values are not inherited, but written, because upcasting changes them. Only elements that a list shares with the
-    parent's list are not written again. The checkpoint to store lacks the values of DeltaChannels, and of channels that
-    its graph does not know. These values are taken from the upcast parent.
+    Upcasting changes values, so they are written instead of inherited. Only list elements that the parent has are not
+    written again. The checkpoint to store may lack values that it inherits. These values are taken from the upcast
+    parent.
     """
     loaded, manifest = load_tuple(codec, row, segments, (), sends)
     upcast = request.states.upcast(loaded, row.state_version).checkpoint
@@ -92,7 +84,7 @@ def _plan_from_older(
         and upcast["channel_versions"].get(channel) == version
     }
     request.checkpoint = {**checkpoint, "channel_values": {**inherited, **checkpoint["channel_values"]}}
-    # Leave out the parent's versions, so that every value counts as changed, and none is inherited as it is.
+    # Without the parent's versions, every value counts as changed.
     parent = Manifest({}, manifest.entries, row.revision)
     return plan_put(codec, request, parent, {})
 
@@ -102,8 +94,7 @@ def _parent_of(
 ) -> Manifest:
     """Return the parent's manifest, with the fingerprints of lists that are about to change.
 
-    Reading a list takes a third of the time of writing it. With the fingerprints of the old list, elements that stay
-    are not written again.
+    The fingerprints prevent that unchanged elements are written again.
     """
     manifest = row.decode().manifest
     manifest.revision = row.revision
@@ -112,7 +103,6 @@ def _parent_of(
             try:
                 _, manifest.entries[channel] = load_value(codec, entry, segments, str(row.address))
             except (CorruptStateError, UnsafeTypeError):
-                # The old list cannot be read, so the new list is written in full. The error is raised when a caller
-                # reads the old checkpoint.
+                # The old list cannot be read, so the new list is written in full.
                 continue
     return manifest

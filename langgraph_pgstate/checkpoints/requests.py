@@ -19,8 +19,7 @@ from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.options import ThreadKeys
 
 DEFAULT_KEYS: Final = ThreadKeys()
-# Keys that LangGraph's server adds to `configurable` for one HTTP request. The server does not store them with
-# checkpoints either.
+# Keys that LangGraph's server adds to `configurable` for one HTTP request, and does not store with checkpoints.
 _REQUEST_KEYS: Final = frozenset(
     {"langgraph_request_id", "langgraph_auth_user", "langgraph_auth_user_id", "langgraph_auth_permissions"}
 )
@@ -30,10 +29,10 @@ _RUN_KEYS: Final = ("run_id",)
 
 
 def check_names(metadata: Mapping[str, Any], keys: ThreadKeys) -> None:
-    """Check that the run, user, tenant and agent can be stored unchanged. A changed name could be another person's.
+    """Check that the names of run, user, tenant and agent can be stored unchanged.
 
     Raises:
-        ConfigurationError: If one of them cannot be stored.
+        ConfigurationError: If a name cannot be stored.
     """
     for names in (_RUN_KEYS, keys.user, keys.tenant, keys.agent):
         for name in names:
@@ -48,14 +47,14 @@ class PutRequest:
 
     Attributes:
         address: The checkpoint to store.
-        parent: Its parent, if the config named one.
+        parent: The checkpoint's parent, if the config named one.
         checkpoint: LangGraph's checkpoint.
-        new_versions: The channels whose values are to be stored, with their versions.
+        new_versions: Versions of the channels whose values are to be stored.
         metadata: JSON text.
         exact_metadata: Encoded values of metadata keys that JSON does not represent exactly.
         merged_metadata: The config's metadata merged with the checkpoint's, from which the typed columns are taken.
         keys: The metadata keys that name the thread's agent, user and tenant.
-        root: Manifest of the root checkpoint that a subgraph's checkpoint belongs to, if it is known and needed.
+        root: For a subgraph's checkpoint, the manifest of the root checkpoint, if it is known and needed.
         touches_thread: Whether the thread's row is inserted or updated, too.
         states: The current state version, and the upcasters of older versions.
     """
@@ -75,7 +74,7 @@ class PutRequest:
 
     @property
     def needs_parent(self) -> bool:
-        """Whether the checkpoint lacks the value of a DeltaChannel, so that ancestors are needed to rebuild it."""
+        """Whether a DeltaChannel's value is missing, so that the ancestors are needed to rebuild it."""
         counters = self.merged_metadata.get(DELTA_COUNTERS)
         if self.parent is None or not counters or not isinstance(counters, Mapping):
             return False
@@ -87,7 +86,7 @@ class PutRequest:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Values of the typed columns, with the thread's owner; a hook may replace them.
+        """Values of the typed columns, with the thread's owner. A hook may replace them.
 
         Raises:
             ConfigurationError: If a name is too long to be indexed with the thread's id.
@@ -102,7 +101,7 @@ class PutRequest:
 
     @property
     def columns_without_owner(self) -> dict[str, Any]:
-        """Values of the typed columns of the checkpoint alone, for a put that does not update the thread's row."""
+        """Values of the checkpoint's typed columns, for a put that does not update the thread's row."""
         if self._columns is None:
             metadata = self.merged_metadata
             step = metadata.get("step")
@@ -122,7 +121,7 @@ def request_put(
     new_versions: Mapping[str, Any],
     keys: ThreadKeys = DEFAULT_KEYS,
 ) -> PutRequest:
-    """Return the arguments of the saver's `put`, validated and prepared as far as no other checkpoint is needed.
+    """Return the arguments of the saver's `put`, validated and encoded.
 
     Raises:
         ConfigurationError: If an id is missing or cannot be stored.
@@ -139,12 +138,11 @@ def request_put(
         if not channel.isascii() or "\0" in channel:
             identifier("channel name", channel)
     merged = get_serializable_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
-    # Check the names as they were given. In the merged metadata, LangGraph has removed every NUL, so that a name could
-    # have become another one.
+    # Check the given names. LangGraph removes NUL from merged metadata, which could make one name equal to another.
     for given in (config.get("metadata"), config.get("configurable"), metadata):
         if given:
             check_names(given, keys)
-    # Request keys may name the thread's owner, but they are not stored.
+    # Request keys may name the thread's owner, but are not stored.
     kept = merged if _REQUEST_KEYS.isdisjoint(merged) else _without(merged, _REQUEST_KEYS)
     text, exact = split_metadata(kept)
     return PutRequest(
@@ -164,13 +162,13 @@ def _without(metadata: Mapping[str, Any], keys: frozenset[str]) -> Any:
 
 
 def root_of(request: PutRequest, metadata: CheckpointMetadata) -> Address | None:
-    """Return the root checkpoint that a subgraph's checkpoint belongs to, if its metadata names it."""
+    """Return the root checkpoint of a subgraph's checkpoint, if the metadata names it."""
     root_id = (metadata.get("parents") or {}).get("")
     return Address(request.address.thread_id, "", root_id) if type(root_id) is str else None
 
 
 def owner_of(config: Mapping[str, Any], keys: ThreadKeys) -> dict[str, str | None]:
-    """Return the agent, user and tenant that a config names for its thread, as `put` takes them from it."""
+    """Return the agent, user and tenant of the thread that a config names."""
     return _owner_in(get_serializable_checkpoint_metadata(config, {}), keys)  # type: ignore[arg-type]
 
 
@@ -193,7 +191,7 @@ def _first_text(metadata: Mapping[str, Any], keys: Sequence[str]) -> str | None:
 
 
 def concatenate(parts: Sequence[bytes], data: str, starts: str, lengths: str) -> dict[str, Any]:
-    """Return joined byte strings, with the offset and length of each for SQL's `substr`, under the given names."""
+    """Return joined byte strings, and the offset and length of each part for SQL's `substr`, as parameters."""
     sizes = [len(part) for part in parts]
     return {
         data: parts[0] if len(parts) == 1 else b"".join(parts),

@@ -21,7 +21,7 @@ from langgraph_pgstate.errors import ConflictError, StaleHeadError, ThreadArchiv
 from langgraph_pgstate.leases.guards import Guard, archive_of, broken_condition
 from langgraph_pgstate.schema.queries import Queries
 
-# Four attempts in case a row that the put must lock is missing, and one more for each other kind of `Refusal`.
+# Four attempts for `HELD_ROW_MISSING`, and one more for each other kind of `Refusal`.
 _PUT_ATTEMPTS: Final = 7
 _UNIQUE_VIOLATION: Final = "23505"
 
@@ -32,8 +32,7 @@ class Refusal(Enum):
     """A reason why a batch stored nothing and can be sent again in another form."""
 
     HELD_ROW_MISSING = auto()
-    """A row that the put locks is missing: the thread's row, or the row of a base checkpoint. The base was deleted or
-    replaced after it was read."""
+    """A row that the put locks is missing or was replaced: the thread's row, or the row of a base checkpoint."""
     ID_EXISTS = auto()
     """A checkpoint of the same id exists."""
     GUARD_NEEDS_THREAD = auto()
@@ -58,20 +57,20 @@ async def put(
     Args:
         db: The connection.
         queries: The queries of the schema.
-        codec: Encodes values if the plan has to be made again.
+        codec: Encodes values if the plan is made again.
         plan: The plan, made from the cached manifest of the parent.
-        hook: Adds statements to the transaction; called each time the checkpoint is sent.
+        hook: Adds statements to the transaction. Called in each attempt.
         config: The put's config, for the hook.
         guard: The conditions under which the checkpoint may be stored.
         gives_way: Whether other tasks of the event loop run before the statements are sent.
 
     Returns:
-        The plan that was stored, which may be a new one; cache it only after the commit.
+        The plan that was stored. It may be a new plan. Cache it only after the commit.
 
     Raises:
         ConflictError: If checkpoints from which the put inherits are deleted during each attempt.
-        StaleHeadError: If the guard refuses the put because the branch was advanced. Also if the checkpoint has
-            DeltaChannels, and the checkpoint from which they are rebuilt no longer exists.
+        StaleHeadError: If the guard refuses the put because the branch was advanced, or if DeltaChannels need the
+            parent, and the parent no longer exists.
         LeaseLostError: If the guard refuses the put because the lease was taken over.
         ThreadDeletedError: If the guard refuses the put because the thread was deleted.
         ThreadArchivedError: If the thread is archived.
@@ -79,25 +78,25 @@ async def put(
     request = plan.request
     if db.keys is not None:
         db.keys.note_owner(request.address.thread_id, lambda: request.columns)
-    # A failed statement would abort the caller's transaction, so send the statement that cannot conflict.
+    # A conflict would abort the caller's transaction, so send the statement that cannot conflict.
     replaces = db.is_in_transaction
     refused: Exception | None = None
     try:
         if plan.tried:
-            # The first try may be committed although its response was lost, so its segment ids may exist.
+            # The first attempt may be committed although its response was lost, so its segment ids may exist.
             plan = plan.with_new_ids()
         elif plan.state is None:
             plan = await plan_from_database(db, queries, codec, request, plan.parent)
         else:
             plan.tried = True
         for _ in range(_PUT_ATTEMPTS):
-            # Set a new revision before each attempt, because the revisions of any two writes of a row must differ.
+            # Each write of a row needs a new revision.
             plan.manifest.revision = new_revision()
             build = partial(build_put, queries, plan, replaces, hook, config, guard)
             is_heavy = hook is not None and plan.is_heavy
             batch = await db.compute(build) if is_heavy else build()
             if gives_way:
-                # Let other tasks run. The batch is complete: it does not include changes that they make meanwhile.
+                # The batch is complete, so changes by other tasks do not affect it.
                 await db.give_way()
             try:
                 if await _send(db, batch):
@@ -106,15 +105,13 @@ async def put(
             except Exception as error:
                 refusal = explain_refusal(error, batch, request.address, request.parent, guard)
                 if refusal is Refusal.HOOK_REFUSED:
-                    # Send the put again without the hook, because a hook must never make a put fail. If the put itself
-                    # was the reason, the database refuses it again.
+                    # A hook must never make a put fail. Send the put again without the hook.
                     hook, refused = None, error
             if refusal is Refusal.HELD_ROW_MISSING:
                 plan = await plan_from_database(db, queries, codec, request)
                 request.touches_thread = True
             elif refusal is Refusal.ID_EXISTS:
-                # Either a checkpoint of this id exists, which the next attempt replaces. Or a segment has the id of a
-                # new segment: then the next attempt fails with the database's error.
+                # The next attempt replaces the checkpoint. If a segment's id exists instead, that attempt fails.
                 replaces = True
             elif refusal is Refusal.GUARD_NEEDS_THREAD and guard is not None:
                 guard = guard.with_thread()
@@ -123,7 +120,7 @@ async def put(
                 f"{request.address} could not be stored: the checkpoints it inherits from are deleted again and again"
             )
     except StaleHeadError:
-        # This checkpoint will not exist. Delete the writes that tasks have already stored for it.
+        # Delete the writes that tasks have already stored for this checkpoint, which will not exist.
         await db.execute(queries.delete_orphan_writes, request.address._asdict())
         raise
     if refused is not None:
@@ -142,14 +139,7 @@ async def _send(db: Connection, batch: Batch) -> bool:
 def explain_refusal(
     error: Exception, batch: Batch, address: Address, parent: Address | None, guard: Guard | None
 ) -> Refusal:
-    """Return why a batch failed, if it can be sent again in another form.
-
-    Args:
-        error: The driver's error.
-        batch: The batch.
-        address: The checkpoint.
-        parent: Its parent.
-        guard: The guard of the put.
+    """Return why a batch failed, if the put can be sent again in another form.
 
     Raises:
         PGStateError: If the guard refused the put, or the thread is archived.

@@ -14,9 +14,9 @@ class ValueChange:
     Attributes:
         change: `added`, `removed` or `changed`.
         path: Keys, field names and list positions that lead to the difference; empty for the value itself. Positions
-            are in the second list, or in the first list for a removed item.
-        before: The first value; `None` if it was added.
-        after: The second value; `None` if it was removed.
+            are those of the second list; for a removed item, those of the first list.
+        before: The value at the first checkpoint; `None` if the value was added.
+        after: The value at the second checkpoint; `None` if the value was removed.
     """
 
     change: str
@@ -32,9 +32,9 @@ class MessageChange:
     Attributes:
         change: `added`, `edited` or `removed`.
         message_id: The message's id.
-        position: Position in the second list; in the first list if the message was removed.
-        before: The message in the first list; `None` if it was added.
-        after: The message in the second list; `None` if it was removed.
+        position: Position in the second list; for a removed message, position in the first list.
+        before: The message in the first list; `None` if the message was added.
+        after: The message in the second list; `None` if the message was removed.
     """
 
     change: str
@@ -53,8 +53,8 @@ class ChannelDifference:
         change: `added`, `removed` or `changed`.
         before: Value at the first checkpoint; `None` if the channel was added.
         after: Value at the second checkpoint; `None` if the channel was removed.
-        messages: Changed messages. Empty for channels without messages and when only the order differs.
-        values: Differences inside other values. For messages, only a difference of order.
+        messages: Changed messages. Empty if the channel holds no messages, or only their order differs.
+        values: Changes of other values. For messages, a change of order.
     """
 
     channel: str
@@ -67,7 +67,7 @@ class ChannelDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference between the states of two checkpoints. In a condition, it counts as false if the states are equal.
+    """The difference between the states of two checkpoints. False in a condition if the states are equal.
 
     Attributes:
         first: Config of the first checkpoint.

@@ -23,11 +23,11 @@ _NO_WRITE: Final = f"{0:032}.{0:016}"
 
 
 class StateVersions:
-    """The current version of a program's state, and the upcasters for older ones. Immutable.
+    """The current version of a program's state, and the upcasters of older versions. Immutable.
 
     Args:
-        version: The version to write with checkpoints. `None` writes no version, which counts as the first.
-        upcasters: Functions by target version. Each takes channel values of the version before.
+        version: The version to write with checkpoints. `None` writes no version, and means version 1.
+        upcasters: Functions by target version. Each function takes channel values of the version before.
 
     Raises:
         ConfigurationError: If the version is not a positive integer, or the upcasters have a gap.
@@ -62,16 +62,16 @@ class StateVersions:
         """Return a checkpoint with channel values of the current version.
 
         An upcaster with one parameter is called for the root namespace only. LangGraph's own channels (`__…`,
-        `branch:…`, `join:…`) are kept even if the upcaster leaves them out. A DeltaChannel's snapshot is kept, too, and
-        not passed to the upcaster, because the stored writes that follow the snapshot are not upcast either. A new
-        channel is marked as seen, so that it triggers no node that has run before.
+        `branch:…`, `join:…`) are kept even if the upcaster leaves them out. Snapshots of DeltaChannels are kept
+        unchanged, because the stored writes that follow them are not upcast either. A new channel triggers no node that
+        has run before.
 
         Args:
-            loaded: The checkpoint; its values may be changed in place.
-            found: The version with which it was written.
+            loaded: The checkpoint. Its values may be changed in place.
+            found: The version with which the checkpoint was written.
 
         Raises:
-            StateVersionError: If it is newer than this program knows, or too old for its upcasters.
+            StateVersionError: If the version is newer than this program knows, or too old for its upcasters.
             UpcastError: If an upcaster fails.
         """
         version = FIRST_VERSION if found is None else found
@@ -112,13 +112,12 @@ UNVERSIONED: Final = StateVersions()
 
 
 def _with_values(checkpoint: Any, values: dict[str, Any], before: set[str]) -> Any:
-    """Return a checkpoint with other values. New channels get a version that every node has seen."""
+    """Return a checkpoint with other values. Mark new channels as seen by every node."""
     versions: dict[str, Any] = checkpoint["channel_versions"]
     added = [name for name in values if name not in before and name not in versions]
     changed = {**checkpoint, "channel_values": values}
     if added:
-        # The new channels get versions lower than all others, because LangGraph treats the channels with the highest
-        # version as the latest writes.
+        # LangGraph takes the channels with the highest version for the latest writes, so use the lowest version.
         known = next(iter(versions.values()), "")
         new = dict.fromkeys(added, _NO_WRITE if isinstance(known, str) else type(known)(0))
         changed["channel_versions"] = {**versions, **new}

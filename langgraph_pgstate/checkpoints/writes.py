@@ -23,7 +23,7 @@ from langgraph_pgstate.leases.guards import Guard
 from langgraph_pgstate.options import ThreadKeys
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# A task whose error goes to an error handler writes to this channel. LangGraph decides which writes are kept then.
+# A task whose error goes to an error handler writes to this channel. All writes of such a task are kept.
 _ERROR_SOURCE: Final = "__error_source_node__"
 
 
@@ -35,10 +35,9 @@ class WritesRequest:
         address: The checkpoint that the task started from.
         task_id: Id of the task.
         task_path: Path of the task, by which LangGraph orders writes.
-        run_id: Its run, if that is known.
+        run_id: The task's run, if it is known.
         rows: Encoded writes by row.
-        owner: Returns the owner that the config names. The encryption key may depend on it, and the first writes of a
-            new thread may be stored before the thread's row.
+        owner: Returns the owner that the config names, on which the encryption key may depend.
         encoded: The query parameters that store all rows.
     """
 
@@ -84,8 +83,8 @@ def request_writes(
         writes: Channels and values.
         task_id: Id of the task.
         task_path: Path of the task, by which LangGraph orders writes.
-        drops_failed_output: Whether only the error of a failed or cancelled task is kept. LangGraph also passes the
-            task's earlier writes. If these were stored, a resumed superstep would take the task for finished.
+        drops_failed_output: Whether the output of a failed or cancelled task is dropped, and only its error is kept.
+            With stored output, a resumed superstep would take the task for finished.
         most: Maximum of encoded bytes.
         keys: The metadata keys that name the thread's agent, user and tenant.
 
@@ -114,7 +113,7 @@ def request_writes(
 def request_writes_quickly(
     codec: ValueCodec, config: Mapping[str, Any], writes: Sequence[tuple[str, Any]], *arguments: Any, **options: Any
 ) -> WritesRequest | None:
-    """Return a task's writes, or `None` if `request_writes` takes milliseconds and should run in a thread."""
+    """Return a task's writes, or `None` if `request_writes` is slow enough to run in a thread."""
     if any(is_large(value) for _, value in writes):
         return None
     try:
@@ -124,7 +123,7 @@ def request_writes_quickly(
 
 
 def _run_id_of(config: Mapping[str, Any]) -> str | None:
-    """Return the id of the run that a config belongs to, if its metadata names it."""
+    """Return the id of a config's run, if the config names it."""
     for part in ("metadata", "configurable"):
         found = (config.get(part) or {}).get("run_id")
         if found is not None:
@@ -145,13 +144,8 @@ async def put_writes(
 
     Idempotent: writes to special channels replace the task's earlier writes; ordinary writes replace nothing.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        request: The writes.
-        guard: The conditions under which the writes may be stored.
-        hook: Adds statements to guarded writes; see `before_writes`.
-        gives_way: Whether other tasks of the event loop run before guarded writes are sent.
+    `hook` adds statements to guarded writes only. With `gives_way`, other tasks of the event loop run before guarded
+    writes are sent.
 
     Raises:
         StaleHeadError: If the guard refuses the writes because the branch was advanced.
@@ -192,8 +186,7 @@ async def _put_writes(db: Connection, queries: Queries, request: WritesRequest, 
     if guards:
         if (await db.execute_together([*guards, (query, parameters)]))[-1] == len(request.rows):
             return
-        # The result is only a number of rows. Rows of special channels (negative `idx`) are always stored, so the rows
-        # that were not stored are among the others.
+        # Rows of special channels (negative `idx`) are always stored, so the missing rows have another `idx`.
         refused = [(idx, writes) for idx, writes in request.rows if idx >= 0]
     else:
         stored = {row[0] for row in await db.fetch(query, parameters)}
@@ -220,6 +213,6 @@ async def _add_missing(
             used = {number for _, data in rows for number, *_ in unpack_writes(data, where)}
             missing = [write for write in missing if write[0] not in used]
             following = max((idx for idx, _ in rows), default=-1) + 1
-            # If no row was stored, another call took this idx meanwhile. Check again, because its writes came first.
+            # If no row was stored, another call took this idx. Check again, because the other call's writes came first.
             if missing and await db.fetch(queries.put_writes, request.parameters([(following, missing)])):
                 return

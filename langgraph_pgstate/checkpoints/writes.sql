@@ -1,6 +1,6 @@
 -- name: put_writes
--- Store rows of pending writes, and return the idx of each row stored. Special channels (negative idx) replace existing
--- rows, ordinary channels never do.
+-- Store rows of pending writes, and return the idx of each stored row. Only rows of special channels (negative idx)
+-- replace existing rows.
 -- seals: writes.data by starts, lengths with idx = idxs
 INSERT INTO /*schema*/writes AS stored (
     thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, data
@@ -12,15 +12,15 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SE
     task_path = excluded.task_path,
     run_id = excluded.run_id,
     is_copy = excluded.is_copy,
-    -- If the row replaces another interrupt, this interrupt starts now.
+    -- An interrupt that replaces another one begins now.
     created_at = CASE WHEN stored.data = excluded.data THEN stored.created_at ELSE excluded.created_at END,
     data = excluded.data
 WHERE stored.idx < 0
 RETURNING idx;
 
 -- name: put_new_writes
--- Store one row of ordinary writes, unless it exists. If two calls store it at the same time, one fails. ON CONFLICT
--- would prevent that, but it would write every row twice to the WAL.
+-- Store one row of ordinary writes, unless the row exists. If two calls store the row at the same time, one call fails.
+-- ON CONFLICT would prevent this error, but would write every row twice to the WAL.
 -- seals: writes.data
 WITH new AS MATERIALIZED (
     SELECT now() AS at WHERE NOT EXISTS (
@@ -53,7 +53,7 @@ WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_i
 ORDER BY task_path, task_id, created_at, idx;
 
 -- name: get_children_of_orphans
--- Return the states of checkpoints whose parent is missing while old pending writes of the parent remain.
+-- Return the states of checkpoints whose parent is missing, but has left old pending writes.
 -- opens: checkpoints.state
 SELECT DISTINCT c.parent_checkpoint_id, c.state, c.segment_ids, c.checkpoint_ns, c.checkpoint_id
 FROM /*schema*/writes w JOIN /*schema*/checkpoints c
@@ -64,8 +64,8 @@ WHERE w.thread_id = :thread_id AND w.created_at < now() - :older_than::interval 
 );
 
 -- name: sweep_orphan_writes
--- Delete a thread's old pending writes whose checkpoint is missing, except those of `kept_ids`. Delete none if a
--- process that may still store the checkpoint is active. Return their number and bytes.
+-- Delete a thread's old pending writes whose checkpoint is missing, except writes of `kept_ids`. Delete nothing while a
+-- run or a lease is active, because its process may still store the checkpoint. Return the number and bytes deleted.
 WITH gone AS (
     DELETE FROM /*schema*/writes w
     WHERE w.thread_id = :thread_id::text AND w.created_at < now() - :older_than::interval
@@ -105,8 +105,8 @@ WHERE w.thread_id = :thread_id::text AND w.created_at < now() - :older_than::int
     );
 
 -- name: find_orphan_writes
--- Return a page of the ids of threads that have pending writes, after a cursor, and whether some are old and without a
--- checkpoint.
+-- Return a page of the ids of threads that have pending writes, after a cursor, and whether old writes of the thread
+-- have no checkpoint.
 SELECT p.thread_id, EXISTS (
     SELECT 1 FROM /*schema*/writes w
     WHERE w.thread_id = p.thread_id AND w.created_at < now() - :older_than::interval AND NOT EXISTS (
