@@ -137,8 +137,9 @@ SELECT
 FROM required;
 
 -- name: replace_checkpoint
--- Store or replace a checkpoint, with any number of new segments. Lock the base, if any. If `touches` is true, insert or
--- update the thread's row. Affects no row if the thread's row or the base is missing. Fails if the thread is archived.
+-- Store or replace a checkpoint, with any number of new segments. Lock the base, if any. If `touches` is true, insert
+-- or update the thread's row. Affects no row if the thread's row or the base is missing. Fails if the thread is
+-- archived.
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry

@@ -77,7 +77,8 @@ WHERE thread_id = :thread_id::text AND event_id = ANY(:event_ids::text[]) AND sa
 RETURNING number;
 
 -- name: end_chain
--- End the chain of a thread whose events are deleted: delete the chain's entries, and keep a row without the thread's id.
+-- End the chain of a thread whose events are deleted. Delete the chain's entries, and keep a row without the thread's
+-- id.
 WITH clock AS MATERIALIZED (
     SELECT now() AS at
 ), gone AS (

@@ -1,7 +1,4 @@
-"""The savers: LangGraph's checkpointer interface on PostgreSQL, blocking and async.
-
-Both savers check arguments and encode values. All other work is done by operations that both share.
-"""
+"""The savers: LangGraph's checkpointer interface on PostgreSQL, blocking and async."""
 
 from typing import TYPE_CHECKING
 

@@ -74,9 +74,9 @@ from langgraph_pgstate.threads.types import Progress, PruneResult, ThreadOwner
 class Shared:
     """Idempotent work, such as a deletion of runs, that runs at most once at a time for each key.
 
-    If a request arrives while the work runs, the work runs once more, from the beginning, before any caller returns.
-    All callers then return in the order of their requests. LangGraph's Agent Server deletes a run twice at the same
-    time, and responds "Run not found" if its second deletion returns first.
+    A call that arrives while the work runs makes the work run again, before any caller returns. All callers return in
+    the order of their calls. LangGraph's Agent Server deletes a run twice at the same time, and responds "Run not
+    found" if the second deletion returns first.
     """
 
     def __init__(self) -> None:
@@ -84,11 +84,7 @@ class Shared:
         self._asked: set[Hashable] = set()
 
     async def do(self, key: Hashable, work: Callable[[], Awaitable[None]]) -> None:
-        """Run the work of a key. Cancelling one caller cancels neither the work nor another caller.
-
-        Raises:
-            BaseException: The exception of the work, for each caller.
-        """
+        """Run the work of a key. A cancelled caller does not cancel the work."""
         self._asked.add(key)
         task = self._tasks.get(key)
         if task is None:
@@ -112,8 +108,7 @@ P = ParamSpec("P")
 class AsyncPGStateSaver(CommonSaver):
     """Asynchronous twin of `PGStateSaver`, bound to the event loop in which it was made.
 
-    Its blocking methods can be called from other OS threads, as LangGraph does from synchronous nodes. On the loop's
-    own thread they are refused, because they would wait for themselves.
+    Other OS threads, such as those of synchronous nodes, can call the blocking methods. The loop's own thread cannot.
 
     Args:
         connection: A psycopg `AsyncConnection` or `AsyncConnectionPool` that the caller owns and closes.
@@ -128,8 +123,8 @@ class AsyncPGStateSaver(CommonSaver):
     """Takes and renews the leases of this saver's runs."""
 
     _database: AsyncDatabase
-    # Whether the checkpoint of a graph's input is sent only when the first node has begun. A worker may do so, because
-    # the input is also stored in the queue.
+    # Whether the checkpoint of a graph's input is sent after the first node has begun. The queue also stores the input,
+    # so a worker may wait.
     _sends_input_late: bool = False
 
     def __init__(
@@ -145,7 +140,7 @@ class AsyncPGStateSaver(CommonSaver):
 
     @classmethod
     def over(cls, database: AsyncDatabase, options: SaverOptions, hook: PutHook | None = None) -> Self:
-        """Return a saver on an open database. The database's own `retry` applies, not that of `options`."""
+        """Return a saver on an open database. `options["retry"]` is not used."""
         saver = cls.__new__(cls)
         saver._use(database, options, hook)
         return saver
@@ -219,12 +214,11 @@ class AsyncPGStateSaver(CommonSaver):
         return Opening(open, cls.aclose)
 
     def leased(self, lease_ttl: float, hook: PutHook) -> Self:
-        """Return a clone for a worker. It has one more hook, and its runs write under leases."""
+        """Return a clone for a worker, with one more hook. Runs of the clone write under leases."""
         guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
         clone = self._guarded(guards, hook)
         clone.lease_manager = AsyncLeaseManager(self._database, self._queries, guards)
-        # Sending late lets other code run in the middle of a put. This code could use the put's connection meanwhile if
-        # the connection belongs to the caller.
+        # Late sending lets other tasks run in the middle of a put. They could use a borrowed connection meanwhile.
         clone._sends_input_late = not self._database.is_borrowed
         return clone
 
@@ -249,19 +243,15 @@ class AsyncPGStateSaver(CommonSaver):
         return await self._get_tuple(address_of(config))
 
     async def read_latest(self, thread_ids: Sequence[str]) -> getting.Latest:
-        """Read the newest checkpoints of some threads in their root namespaces, for pages of threads.
+        """Read the newest checkpoint of each thread's root namespace, without a lease.
 
-        No run begins, so no lease is taken. Reading stops after about a megabyte: then `left` of the result names the
-        threads that were not read. `load_latest` decodes a checkpoint of the result.
+        Reading stops after about a megabyte. The result's `left` names the threads that were not read. `load_latest`
+        decodes a checkpoint of the result.
         """
         return await self._run(getting.get_latest, self._queries, thread_ids_of(thread_ids), listing.PAGE_BYTES)
 
     async def load_latest(self, latest: getting.Latest, thread_id: str) -> CheckpointTuple | None:
-        """Return the checkpoint of a thread in `latest`, and remove it there; `None` if it was deleted meanwhile.
-
-        Raises:
-            PGStateError: Like `aget_tuple`.
-        """
+        """Return a thread's checkpoint, and remove it from `latest`. Return `None` if it was deleted meanwhile."""
         found = latest.found.pop(thread_id)
         try:
             if found is not None:
@@ -406,10 +396,7 @@ class AsyncPGStateSaver(CommonSaver):
         return await self._run(guards.revive_thread, self._queries, thread_id_of(thread_id))
 
     async def adelete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
-        """Async twin of `delete_for_runs`.
-
-        Callers that name the same runs at once return together, in the order in which they called.
-        """
+        """Async twin of `delete_for_runs`. Concurrent calls for the same runs return in the order of the calls."""
         if ids := run_ids_of(run_ids):
             only = None if thread_id is None else thread_id_of(thread_id)
             await self._deletions.do((frozenset(ids), only), lambda: self._delete_for_runs(ids, only))
@@ -470,7 +457,7 @@ class AsyncPGStateSaver(CommonSaver):
         return await self._database.run(operation, *args, **kwargs)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> T:
-        """Wait, on another thread, for a coroutine that runs on the saver's loop."""
+        """Run a coroutine on the saver's loop, and wait for the result on another thread."""
         try:
             # In a forked child, the parent's loop does not run.
             self._database.check_process()
@@ -487,7 +474,7 @@ class AsyncPGStateSaver(CommonSaver):
             try:
                 return self._wait(self._get_guarded(config, call_site), "aget_tuple")
             except KeyboardInterrupt:
-                # The coroutine goes on although the caller was interrupted. If it takes a lease, release the lease.
+                # The coroutine goes on although the caller was interrupted, and may take a lease. Release this lease.
                 if self.loop is not None:
                     self.loop.call_soon_threadsafe(self.lease_manager.release_failed_read, call_site)
                 raise

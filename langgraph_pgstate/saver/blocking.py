@@ -68,12 +68,12 @@ P = ParamSpec("P")
 class PGStateSaver(CommonSaver):
     """A checkpointer on PostgreSQL. Safe to share between threads; with a pool, calls run concurrently.
 
-    Its async methods run the blocking ones in a worker thread. Use `AsyncPGStateSaver` in an async application.
+    The async methods run the blocking methods in a worker thread. Use `AsyncPGStateSaver` in an async application.
 
     Args:
         connection: A psycopg `Connection` or `ConnectionPool` that the caller owns and closes. On a single connection,
-            calls run one after the other. Inside the caller's transaction, calls are not committed or retried. Outside
-            a transaction, each call commits by itself, whether or not the connection is in autocommit mode.
+            calls run one after the other. Inside the caller's transaction, calls are neither committed nor retried.
+            Outside a transaction, each call commits, even without autocommit mode.
         hook: Source of statements that are sent along with every `put`, in its transaction.
         options: See `SaverOptions`.
 
@@ -104,7 +104,7 @@ class PGStateSaver(CommonSaver):
 
     @classmethod
     def over(cls, database: Database, options: SaverOptions, hook: PutHook | None = None) -> Self:
-        """Return a saver on an open database. The database's own `retry` applies, not that of `options`."""
+        """Return a saver on an open database. `options["retry"]` is not used."""
         saver = cls.__new__(cls)
         saver._use(database, options, hook)
         return saver
@@ -128,7 +128,7 @@ class PGStateSaver(CommonSaver):
 
         Raises:
             UnavailableError: If the server does not respond.
-            ConfigurationError: If an argument is not usable.
+            ConfigurationError: If an argument is invalid.
         """
         return cls._open(nullcontext(dsn), options, hook)
 
@@ -150,7 +150,7 @@ class PGStateSaver(CommonSaver):
     def close(self) -> None:
         """Release all leases, and disconnect if `from_conn_string` has connected. Safe to repeat.
 
-        Without a `with` block, it is called when the process exits. In a forked child it does nothing.
+        Without a `with` block, the exit of the process calls this method. In a forked child, the method does nothing.
         """
         if self._at_exit is not None:
             self._at_exit.cancel()
@@ -173,7 +173,7 @@ class PGStateSaver(CommonSaver):
         """Start the PostgreSQL of the `embedded` extra, and set up the tables.
 
         Args:
-            path: Data directory; made if it is missing, kept afterwards.
+            path: Data directory. It is made if it is missing, and is kept.
             hook: As for `from_conn_string`.
             options: As for `from_conn_string`.
         """
@@ -187,7 +187,7 @@ class PGStateSaver(CommonSaver):
         return saver
 
     def leased(self, lease_ttl: float, hook: PutHook) -> Self:
-        """Return a clone for a worker. It has one more hook, and its runs write under leases."""
+        """Return a clone for a worker, with one more hook. Runs of the clone write under leases."""
         guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
         clone = self._guarded(guards, hook)
         clone.lease_manager = LeaseManager(self._database, self._queries, guards)
@@ -202,18 +202,18 @@ class PGStateSaver(CommonSaver):
         workers: Sequence[str] = (),
         audit: bool = False,
     ) -> None:
-        """Make the tables, or bring them up to date. One transaction; safe to call at every start of every process.
+        """Make the tables, or bring them up to date. One transaction; safe to call whenever a process starts.
 
         Args:
-            metadata_index: Also make a GIN index on all metadata, for filters other than `source`, `step` and `run_id`
-                over many threads.
+            metadata_index: Make a GIN index on all metadata, for filters other than `source`, `step` and `run_id` over
+                many threads.
             tenancy: `"rls"` makes PostgreSQL keep tenants apart by row-level security. The tables must be empty. Later
                 calls keep the setting.
             operators: Roles that see the rows of all tenants. A state or saver of a tenant refuses such a role.
-            workers: Roles that may list the names of tenants, for maintenance and workers, besides the owner of the
-                tables.
-            audit: Whether events are chained by hashes from now on, so that `state.audit.verify` finds removed, changed
-                and inserted events. Later calls keep the setting.
+            workers: Roles of workers and maintenance, which may list the names of tenants. The owner of the tables
+                always may.
+            audit: Whether to chain events by hashes from now on. `state.audit.verify` finds removed, changed and
+                inserted events. Later calls keep the setting.
 
         Raises:
             SchemaOutdatedError: If the schema is newer than this package.
@@ -225,20 +225,19 @@ class PGStateSaver(CommonSaver):
         self._saver_cache.schema_checked = True
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint that a config names, or the latest of its thread and namespace. One round trip.
+        """Return the checkpoint that a config names, or the latest of the thread and namespace. One round trip.
 
-        The checkpoint's row is always read. Segments that this process stored or read last are taken from memory,
-        unless the row has changed. Values are built anew for each caller.
+        The checkpoint's row is always read. Its segments may come from this process's cache. Each caller gets new
+        values.
 
         Raises:
             ConfigurationError: If the config names no thread.
             UnsafeTypeError: If the checkpoint has a type that may not be built.
-            CorruptStateError: If the checkpoint is damaged; with `on_corrupt="previous"`, if all its ancestors are
-                damaged, too.
+            CorruptStateError: If the checkpoint is damaged. With `on_corrupt="previous"`, if its ancestors are damaged,
+                too.
             StateVersionError: If the saver does not know the checkpoint's state version.
             UpcastError: If an upcaster fails on the checkpoint.
-            LeaseHeldError: If, with `guard="lease"`, a run reads the checkpoint while another process holds the
-                thread's lease.
+            LeaseHeldError: With `guard="lease"`, if a run reads the checkpoint and another process holds the lease.
         """
         if self._guard_policy is not None:
             return self._get_guarded(config, self._call_site())
@@ -284,19 +283,17 @@ class PGStateSaver(CommonSaver):
         limit: int | None = None,
         metadata_only: bool = False,
     ) -> Iterator[CheckpointTuple]:
-        """Yield checkpoints, newest first, read page by page.
-
-        No connection is held while the caller works on a checkpoint.
+        """Yield checkpoints, newest first, read page by page. No connection is held between the pages.
 
         Args:
             config: A thread, with or without a namespace and a checkpoint; `None` for all threads.
-            filter: Metadata that must be contained. `source`, `step` and `run_id` are typed columns.
-            before: Only checkpoints with a smaller id than this config's.
+            filter: Metadata that the checkpoints must contain.
+            before: Yield only checkpoints whose id is smaller than the id in this config.
             limit: Maximum number of checkpoints to yield.
-            metadata_only: Do not read states. The checkpoints then have only id, time, metadata and parent.
+            metadata_only: Read no states. The checkpoints have only id, time, metadata and parent.
 
         Raises:
-            ConfigurationError: If an argument is not usable in a search.
+            ConfigurationError: If an argument is invalid.
         """
         pages = listing.request_list(config, filter, before, limit, metadata_only)
         while pages is not None:
@@ -311,28 +308,25 @@ class PGStateSaver(CommonSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint. One round trip, all or nothing; storing it again replaces it.
+        """Store a checkpoint, or replace the checkpoint of this id. One round trip, all or nothing.
 
         Args:
             config: Thread, namespace, and the parent as `checkpoint_id`.
             checkpoint: The checkpoint.
-            metadata: Metadata of the checkpoint; merged with the config's metadata.
-            new_versions: The channels whose values are new, with their versions.
+            metadata: Metadata of the checkpoint. The config's metadata is added.
+            new_versions: Versions of the channels whose values are new.
 
         Returns:
             The stored checkpoint's config.
 
         Raises:
-            ConfigurationError: If an id is missing or too long. Nothing was written.
-            SerializationError: If a value cannot be stored. Nothing was written.
-            StaleHeadError: If `guard="head"` refuses the checkpoint, because its parent is no longer the head. Also,
-                even without a guard, if the checkpoint has DeltaChannels and its parent was pruned or deleted. Nothing
-                was written.
-            CheckpointOrderError: If, under a guard, the checkpoint's id does not sort after its parent's id. Nothing
-                was written.
-            LeaseLostError: If `guard="lease"` refuses the checkpoint, because the lease was taken over. Nothing was
-                written.
-            ThreadDeletedError: If, under a guard, the thread was deleted. Nothing was written.
+            ConfigurationError: If an id is missing or too long.
+            SerializationError: If a value cannot be stored.
+            StaleHeadError: If the checkpoint has DeltaChannels, and the parent was pruned or deleted. With
+                `guard="head"`, also if the parent is no longer the head.
+            CheckpointOrderError: With a guard, if the checkpoint's id does not sort after the parent's id.
+            LeaseLostError: With `guard="lease"`, if the lease was taken over.
+            ThreadDeletedError: With a guard, if the thread was deleted.
         """
         plan = plan_put(self._codec, *self._request(config, checkpoint, metadata, new_versions))
         if self._guard_policy is None:
@@ -368,8 +362,8 @@ class PGStateSaver(CommonSaver):
             task_path: Path of the task, by which writes are ordered.
 
         Raises:
-            ConfigurationError: If an id is missing or too long. Nothing was written.
-            SerializationError: If a value cannot be stored. Nothing was written.
+            ConfigurationError: If an id is missing or too long.
+            SerializationError: If a value cannot be stored.
         """
         drops, keys = self._drops_failed_output, self._thread_keys
         request = request_writes(self._codec, config, writes, task_id, task_path, drops_failed_output=drops, keys=keys)
@@ -394,8 +388,8 @@ class PGStateSaver(CommonSaver):
     def delete_thread(self, thread_id: str, *, by: str | None = None) -> None:
         """Remove every row of a thread. All or nothing; an unknown thread is no error.
 
-        With a guard, a tombstone is left, so that later writes of unfinished runs are refused. With the name of a
-        person (`by`), an event of the kind `action` records the deletion. This event stays.
+        With a guard, a tombstone refuses later writes of unfinished runs. If `by` names a person, an event of the kind
+        `action` records the deletion. This event stays.
         """
         id = thread_id_of(thread_id)
         self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for, by)
@@ -403,40 +397,33 @@ class PGStateSaver(CommonSaver):
         self._forget(id)
 
     def revive_thread(self, thread_id: str) -> bool:
-        """Allow a deleted thread's id to be used again, for a new thread.
-
-        Returns:
-            Whether there was a tombstone.
-        """
+        """Allow a new thread with the id of a deleted thread. Return whether there was a tombstone."""
         return self._run(guards.revive_thread, self._queries, thread_id_of(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
         """Remove the state and the record of some runs. Atomic for each thread.
 
         Tool executions stay, because deleting state does not undo the effects of tools. Copies and forks of the threads
-        keep what they copied.
-
-        Unknown runs and an empty list are no error. If other runs have continued from a removed run, the values of
-        their DeltaChannels cannot be rebuilt, as LangGraph documents.
+        stay complete. Unknown runs are no error. DeltaChannels of runs that continued from a removed run cannot be
+        rebuilt, as LangGraph documents.
 
         Args:
             run_ids: Ids of the runs.
-            thread_id: The only thread from which to remove the runs. By default, as LangGraph calls this method, all
-                threads of the runs.
+            thread_id: Remove the runs from this thread only. By default, from all threads of the runs.
         """
         if ids := run_ids_of(run_ids):
             only = None if thread_id is None else thread_id_of(thread_id)
             self._forget(*self._run(threads.delete_for_runs, self._queries, ids, only))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str, *, owner: ThreadOwner | None = None) -> None:
-        """Copy a whole thread: ids, parents, forks, namespaces, pending writes. All or nothing; safe to repeat.
+        """Copy a whole thread. All or nothing; safe to repeat.
 
-        Messages, projections and tool executions are copied, too. So the copy reuses recorded results of tools.
+        Tool executions are copied, too, so the copy reuses recorded results of tools.
 
         Args:
             source_thread_id: Id of the thread to copy.
             target_thread_id: Id of the copy.
-            owner: Owner and metadata of the copy; by default those of the source.
+            owner: Owner and metadata of the copy. By default, those of the source.
 
         Raises:
             ConfigurationError: If the target has its own history.
@@ -458,24 +445,23 @@ class PGStateSaver(CommonSaver):
         """Remove old checkpoints. Atomic for each thread. Safe to repeat, and safe while runs append.
 
         `"keep_latest"` keeps in each namespace the newest checkpoints, every leaf with pending writes (a half-answered
-        interrupt), and the ancestors from which DeltaChannels are rebuilt. If what is kept depends on a damaged
-        checkpoint, its thread is not pruned, and the result and the log name the thread. A kept checkpoint whose parent
-        is removed has no `parent_config` afterwards. `threads.lineage` still names the parent.
+        interrupt), and the ancestors from which DeltaChannels are rebuilt. A thread is not pruned if one of these
+        checkpoints is damaged. A kept checkpoint whose parent is removed has no `parent_config` afterwards.
+        `threads.lineage` still names the parent.
 
         Args:
             thread_ids: Ids of the threads; `None` for all.
             strategy: `"keep_latest"`, or `"delete"` (also `"delete_all"`) for whole threads.
             keep_last: Checkpoints to keep in each namespace.
-            older_than: Remove only older checkpoints; with `"delete"`, only threads whose checkpoints are all older.
-            dry_run: Only count, without a change.
+            older_than: Remove only older checkpoints. With `"delete"`, only threads whose checkpoints are all older.
+            dry_run: Count the rows to remove, and remove none.
             progress: Called after each thread.
 
         Returns:
-            The number of removed rows (with `dry_run`, of rows to remove), and the `damaged` threads that were not
-            pruned.
+            The number of removed rows, and the `damaged` threads that were not pruned.
 
         Raises:
-            ConfigurationError: If an argument is not usable.
+            ConfigurationError: If an argument is invalid.
         """
         request = prune.request_prune(thread_ids, strategy, keep_last, older_than, dry_run)
         self._check_schema()
@@ -485,7 +471,7 @@ class PGStateSaver(CommonSaver):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return channels' writes along a checkpoint's ancestors, for each channel back to its nearest stored value."""
+        """Return, for each channel, the writes of a checkpoint's ancestors, back to the nearest stored value."""
         if not channels:
             return {}
         names = [*dict.fromkeys(several("channels", channels))]
@@ -516,7 +502,7 @@ class PGStateSaver(CommonSaver):
             try:
                 return await asyncio.to_thread(self._get_guarded, config, call_site)
             except asyncio.CancelledError:
-                # The thread goes on although the caller was cancelled. If it takes a lease, release the lease.
+                # The OS thread goes on although the caller was cancelled, and may take a lease. Release this lease.
                 self.lease_manager.release_failed_read(call_site)
                 raise
         return await asyncio.to_thread(self._get_tuple, address_of(config))

@@ -1,8 +1,7 @@
 """Cache of checkpoints that this process wrote or read.
 
-With the cache, a put writes only how a checkpoint differs from its parent, and a read of the newest checkpoint fetches
-only new segments. Losing an entry costs one query. An outdated entry is never used: the statements of puts and reads
-check by the `revision` that the checkpoint exists and was not written again.
+A put writes only values that the cached parent does not have. A read fetches only segments that are not cached. The
+statements of puts and reads compare the checkpoint's `revision`, so an outdated entry is never used.
 """
 
 from __future__ import annotations
@@ -17,13 +16,11 @@ from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.checkpoints.reading import CachedSegments
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar
 
-# Maximum number of cached checkpoints per namespace. If a program continues from an older checkpoint, a query reads it
-# again.
+# Maximum number of cached checkpoints per namespace.
 _CHECKPOINTS: Final = 16
 _NAMESPACE_BYTES: Final = 800
 _ENTRY_BYTES: Final = 400
-# Estimated bytes, in a manifest, of a run (consecutive elements of a list in one segment), of a channel's entry, and of
-# a channel's version.
+# Estimated bytes, in a manifest, of a run of list elements, of a channel's entry, and of a channel's version.
 _RUN_BYTES: Final = 200
 _BLOCK_BYTES: Final = 130
 _CONTENT_BYTES: Final = 250
@@ -34,7 +31,7 @@ class _Namespace:
     """The cached checkpoints of one namespace of a thread.
 
     Attributes:
-        manifests: Manifests and their sizes by checkpoint id. The last entries were used most recently.
+        manifests: Manifests and their sizes by checkpoint id. Entries used recently come last.
         head: Id of the checkpoint that was stored or read last.
         cached: Contents of the head's segments; `None` if they are too large.
         contents_bytes: Size of `cached` in bytes.
@@ -51,12 +48,9 @@ class _Namespace:
 class Cache:
     """The cached checkpoints of the most recently used namespaces, bounded by size. Thread-safe.
 
-    For each namespace, it holds the manifests of several checkpoints, and the segments of the checkpoint that was
-    stored or read last. A manifest says where the values of a checkpoint are stored. Cached segments are used for one
-    revision of a checkpoint only: segment ids are random, so a new segment may get the id of a deleted one. If a child
-    of the checkpoint is stored, the segments that the child inherits are cached for the child.
-
-    The lock is held for dictionary operations only, never while the database works.
+    For each namespace, the cache holds the manifests of several checkpoints, and the segments of the checkpoint that
+    was stored or read last. Cached segments are used for one revision of a checkpoint only. Segment ids are random, so
+    a new segment may get the id of a deleted segment.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -67,14 +61,14 @@ class Cache:
         self._lock = Lock()
 
     def manifest(self, address: Address) -> Manifest | None:
-        """Return a checkpoint's manifest; `None` if it is not cached."""
-        # No lock is taken, so an entry that another OS thread is just moving may be missed. This costs a query.
+        """Return a checkpoint's manifest; `None` if the manifest is not cached."""
+        # Without a lock, an entry that another OS thread moves may be missed. A query replaces it.
         namespace = self._namespaces.get(address[:2])
         found = namespace and namespace.manifests.get(address.checkpoint_id)
         return found[0] if found else None
 
     def cached(self, address: Address) -> CachedSegments | None:
-        """Return the cached segments of a checkpoint; without an id, of the one that was stored or read last."""
+        """Return the cached segments of a checkpoint. Without an id, use the head."""
         with self._lock:
             namespace = self._namespaces.get(address[:2])
             if namespace is None or address.checkpoint_id not in (None, namespace.head):
@@ -84,14 +78,7 @@ class Cache:
     def note_put(
         self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], base_revisions: Mapping[str, int]
     ) -> None:
-        """Add a checkpoint that was stored. Call this only after the commit.
-
-        Args:
-            address: The checkpoint.
-            manifest: The manifest.
-            contents: Contents of the segments that were written with the checkpoint, by id.
-            base_revisions: Revisions of the checkpoints whose segments are inherited, by id.
-        """
+        """Add a checkpoint after the commit, with the contents of new segments and the revisions of its bases."""
         ids = manifest.positions()
         contents_bytes = _size_of_all(contents)
         missing: list[int] = []
@@ -108,27 +95,20 @@ class Cache:
                         # The base counts as recently used, because other checkpoints may fork from it soon.
                         namespace.manifests[base] = namespace.manifests.pop(base)
             if len(contents) + len(missing) != len(ids):
-                # The checkpoint does not inherit exactly the head's segments. Keep only contents of segments that the
-                # checkpoint has.
+                # The checkpoint lacks some of the head's segments. Keep only contents of its own segments.
                 contents = {id: contents[id] for id in ids if id in contents}
                 missing = [id for id in ids if id not in contents]
                 contents_bytes = _size_of_all(contents)
             self._keep(address, manifest, CachedSegments(manifest.revision, contents, missing), contents_bytes)
 
     def note_read(self, address: Address, manifest: Manifest, contents: Mapping[int, bytes]) -> None:
-        """Add a checkpoint that was read.
-
-        Args:
-            address: The checkpoint.
-            manifest: The manifest.
-            contents: Contents of all segments of the checkpoint, by id.
-        """
+        """Add a checkpoint that was read, with the contents of all its segments."""
         with self._lock:
             cached = CachedSegments(manifest.revision, contents, [])
             self._keep(address, manifest, cached, _size_of_all(contents))
 
     def of_tenant(self, tenant: str) -> Cache:
-        """Return the part of the cache for the threads of one tenant. All parts share the cache's size."""
+        """Return the part of the cache for one tenant. All parts share the maximum size."""
         return _TenantCache(self, tenant)
 
     def discard_thread(self, thread_id: str) -> None:
@@ -138,7 +118,7 @@ class Cache:
                 self._discard(key)
 
     def discard_threads(self, prefix: str) -> None:
-        """Remove the checkpoints of all threads whose ids have a prefix."""
+        """Remove the checkpoints of threads whose ids begin with a prefix."""
         with self._lock:
             for thread_id in [one for one in self._by_thread if one.startswith(prefix)]:
                 for key in list(self._by_thread[thread_id]):
@@ -152,7 +132,7 @@ class Cache:
             self._bytes = 0
 
     def _keep(self, address: Address, manifest: Manifest, cached: CachedSegments, contents_bytes: int) -> None:
-        """Add a checkpoint as its namespace's head, and discard entries until the cache is small enough."""
+        """Add a checkpoint as the head of a namespace, and discard entries until the cache is small enough."""
         key, checkpoint_id = address[:2], address.checkpoint_id
         namespace = self._namespaces.get(key)
         if namespace is None:
@@ -165,7 +145,7 @@ class Cache:
         size = _size_of(manifest)
         is_too_much = contents_bytes > self._max_bytes // 4
         if is_too_much:
-            # Do not cache contents this large, because they would evict too many other entries.
+            # Contents this large would evict too many other entries.
             contents_bytes = 0
         before = namespace.bytes
         namespace.bytes += size + contents_bytes - namespace.contents_bytes
@@ -191,16 +171,11 @@ class Cache:
 
 
 class _TenantCache(Cache):
-    """The part of a cache for the threads of one tenant.
-
-    Args:
-        whole: The cache.
-        tenant: Name of the tenant.
-    """
+    """The part of a cache for the threads of one tenant."""
 
     def __init__(self, whole: Cache, tenant: str) -> None:
         self._whole = whole
-        # Neither tenants nor thread ids contain NUL, so different pairs never give the same key.
+        # Neither tenants nor thread ids contain NUL, so two pairs never give one key.
         self._prefix = f"{tenant}\0"
 
     def _own(self, address: Address) -> Address:

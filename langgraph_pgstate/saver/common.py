@@ -58,7 +58,7 @@ class SaverCache:
     Attributes:
         cache: Checkpoints that were stored or read.
         touch_due: For each thread, the time (monotonic, in seconds) from which a put updates the thread's row again.
-        schema_checked: Whether the schema is known to be of this package's version.
+        schema_checked: Whether the schema has this package's version.
     """
 
     cache: Cache
@@ -79,7 +79,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
     _passes_damage: bool
     _guards: GuardSettings
     _guard_policy: GuardPolicy | None
-    # Whether only the error of a failed task is stored, so that a worker which resumes the run repeats the task.
+    # Whether a failed task's output is dropped, so that a worker that resumes the run repeats the task.
     _drops_failed_output: bool = False
 
     def _prepare(self, options: SaverOptions, hook: PutHook | None) -> None:
@@ -114,22 +114,18 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return self._database is database and self.schema == schema
 
     def share_cache_of(self, other: CommonSaver, tenant: str) -> None:
-        """Use the cache of another saver, limited to the threads of one tenant."""
+        """Use one tenant's part of another saver's cache."""
         self._saver_cache = SaverCache(other._saver_cache.cache.of_tenant(tenant))
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Return the version after `current`: a counter of 32 digits and a random fraction.
-
-        This is the scheme of LangGraph's own PostgreSQL saver, so that threads can move between the two savers.
-        """
+        """Return the version after `current`, in the form that LangGraph's own PostgreSQL saver uses."""
         number = 0 if current is None else current if isinstance(current, int) else int(current.split(".")[0])
         return f"{number + 1:032}.{random.random():016}"  # nosec B311 # a version is no secret
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        """Return a saver over the same connections that may also build the given types, as `(module, name)`.
+        """Return a shallow clone that may also build the given types, each as `(module, name)`.
 
-        Returns:
-            A shallow clone; this saver if its serializer already allows all of the types.
+        Return this saver if its serializer already allows all of the types.
         """
         codec = self._codec.with_allowlist(extra_allowlist)
         if codec is self._codec:
@@ -153,7 +149,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> tuple[PutRequest, Manifest | None]:
-        """Check the arguments of a put, and return them with the parent's manifest, if it is known.
+        """Check the arguments of a put. Return the request, and the parent's manifest if it is cached.
 
         Raises:
             CheckpointOrderError: Under a guard, if the checkpoint's id does not sort after its parent's id.
@@ -175,10 +171,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return request, cache.manifest(request.parent)
 
     def _refuse_order(self, address: Address, parent_id: str) -> None:
-        """Refuse a checkpoint that does not sort after its parent.
-
-        Without a guard, only log a checkpoint that sorts before its parent.
-        """
+        """Refuse a checkpoint that does not sort after its parent. Without a guard, log a wrong order."""
         checkpoint_id = str(address.checkpoint_id)
         if checkpoint_id == parent_id:
             raise ConfigurationError(
@@ -193,7 +186,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         raise error
 
     def _note_put(self, plan: PutPlan) -> RunnableConfig:
-        """Remember a checkpoint that was stored, and return its config."""
+        """Add a stored checkpoint to the cache, call the hook, and return the checkpoint's config."""
         address = plan.request.address
         self._saver_cache.cache.note_put(address, plan.manifest, plan.contents, plan.base_revisions)
         if plan.request.touches_thread:
@@ -206,24 +199,23 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return config
 
     def _load(self, found: getting.Found) -> CheckpointTuple:
-        """Return the checkpoint of some rows, upcast to the current state version. Caches the checkpoint's segments."""
+        """Return a checkpoint, upcast to the current state version, and cache its segments."""
         loaded, manifest = load_tuple(self._codec, *found)
         row = found[0]
         if self._states.is_current(row.state_version):
             manifest.reuse_cached(self._saver_cache.cache.manifest(row.address))
             self._saver_cache.cache.note_read(row.address, manifest, found[1].contents)
             return loaded
-        # Do not cache the checkpoint, because its values are upcast and differ from the stored ones. The next put must
-        # not inherit the stored ones.
+        # The next put must not inherit the stored values, so they are not cached.
         return self._states.upcast(loaded, row.state_version)
 
     def _load_uncached(self, found: getting.Found) -> CheckpointTuple:
-        """Return the checkpoint of a row. Do not cache it, because it would displace checkpoints that runs need."""
+        """Return a checkpoint without caching it, because it would displace checkpoints that runs need."""
         return self._states.upcast(load_tuple(self._codec, *found)[0], found[0].state_version)
 
     def _load_page(self, page: Page) -> Iterator[CheckpointTuple]:
         loaded = page.load(self._codec, self._states, skip_damaged=self._passes_damage)
-        # A run that starts from a checkpoint of this list forks deliberately. So mark the ids for the guards.
+        # A run that starts from a listed checkpoint forks deliberately, so the checkpoints are marked for the guards.
         return loaded if self._guard_policy is None else map(guards.as_past, loaded)
 
     def _call_site(self) -> CallSite | None:
@@ -241,7 +233,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
 
 
 def run_ids_of(run_ids: Sequence[str]) -> list[str]:
-    """Return the run ids that can exist in the database, without ids that PostgreSQL cannot store as text.
+    """Return the run ids without ids that PostgreSQL cannot store as text.
 
     Raises:
         ArgumentTypeError: If `run_ids` is one string instead of several.

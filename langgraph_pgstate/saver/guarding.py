@@ -31,24 +31,18 @@ class GuardPolicy:
 
     def __init__(self, settings: GuardSettings) -> None:
         self.settings = settings
-        # The key is a checkpoint and the `id()` of a run. The value is the checkpoint that the run stores after that
-        # checkpoint, and the run itself, which is kept so that no other object gets its `id()`.
+        # The child that a run stores after a checkpoint, by the checkpoint and the `id()` of the run. The run is kept,
+        # too, so that no other object gets its `id()`.
         self._advances: OrderedDict[tuple[Address, int], tuple[str, Any]] = OrderedDict()
         self._refused: OrderedDict[Address, StaleHeadError | CheckpointOrderError] = OrderedDict()
         self._lock = threading.Lock()
 
     def before_put(self, request: PutRequest, config: Mapping[str, Any], held: HeldLease | None) -> Guard:
-        """Return the guard of a checkpoint.
-
-        Args:
-            request: The put.
-            config: The put's config.
-            held: The put's lease.
-        """
+        """Return the guard of a checkpoint."""
         head = self._guards_head(held) and not is_explicit_fork(config, request.merged_metadata.get("source"))
         run = run_of(config)
         if head and request.parent is not None and run is not None:
-            # Remember this before the put is sent, because writes of the run's tasks may arrive at the same time.
+            # Remember the child before it is sent, because writes of the run's tasks may arrive at the same time.
             advance = (str(request.address.checkpoint_id), run)
             self._remember(self._advances, (request.parent, id(run)), advance)
         return self._guard(head, held)
@@ -57,8 +51,8 @@ class GuardPolicy:
         """Return the guard of a task's writes.
 
         Raises:
-            StaleHeadError: If the checkpoint of the writes was refused.
-            CheckpointOrderError: If the checkpoint of the writes was refused because of its id.
+            StaleHeadError: If their checkpoint was refused.
+            CheckpointOrderError: If their checkpoint was refused because of its id.
         """
         head = self._guards_head(held) and not names_past(config)
         with self._lock:
@@ -76,13 +70,13 @@ class GuardPolicy:
     def after_refusal(self, guard: Guard, address: Address, config: Mapping[str, Any]) -> Guard | None:
         """Return a new guard for writes that were refused because their own run advanced the branch, else `None`.
 
-        LangGraph does not order puts: writes may arrive after the checkpoint whose state includes them.
+        LangGraph does not order puts, so writes may arrive after the checkpoint that includes them.
         """
         own = self._own_child(address, config)
         return None if own is None or own == guard.own_child else replace(guard, own_child=own)
 
     def note_stored(self, guard: Guard, held: HeldLease | None) -> None:
-        """Confirm the renewal of the lease if a write that was stored has also renewed the lease."""
+        """Confirm the renewal of the lease, if the stored write has renewed the lease."""
         if held is not None and guard.renew_for is not None:
             held.confirm(guard.asked_at, guard.renew_for)
 
@@ -92,12 +86,11 @@ class GuardPolicy:
         return child_id
 
     def note_refused(self, address: Address, error: StaleHeadError | CheckpointOrderError) -> None:
-        """Remember that a checkpoint was refused. The writes of its tasks will be refused, too."""
+        """Remember that a checkpoint was refused. Writes of its tasks are then refused, too."""
         self._remember(self._refused, address, error)
 
     def _guards_head(self, held: HeldLease | None) -> bool:
-        # If the lease was taken after the state was read, another run may have advanced the thread in between. Then the
-        # head is checked in addition to the lease.
+        # If the lease was taken after the state was read, another run may have advanced the thread in between.
         return self.settings.head or (held is not None and not held.is_read_first)
 
     def _guard(self, head: bool, held: HeldLease | None, own_child: str | None = None) -> Guard:
