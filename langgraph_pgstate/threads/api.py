@@ -48,16 +48,17 @@ from langgraph_pgstate.threads.types import (
 
 
 class AsyncThreads:
-    """Access to threads, their branches and their expiry; `AsyncPGState.threads` returns it.
+    """Access to threads, their branches and their expiry. `AsyncPGState.threads` is an instance.
 
-    Lists are paged, most recently updated first; pass `page.next` as `cursor` for the next page. A thread that is
-    updated between two pages moves to the front, so a later page does not show it.
+    Lists are paged, most recently updated first. Pass `page.next` as `cursor` for the next page. A thread that is
+    updated between two pages moves to the front, so a later page does not show it. Every method raises
+    `ConfigurationError` if an argument is invalid.
 
     Args:
         database: The database.
         queries: The queries of the schema.
-        codec: Reads states; by default with LangGraph's own serializer.
-        versions: Upcasts states before they are compared; by default they are compared as stored.
+        codec: Reads states. By default, with LangGraph's own serializer.
+        versions: Upcasts states before they are compared. By default, stored states are compared.
     """
 
     def __init__(
@@ -77,9 +78,6 @@ class AsyncThreads:
 
         Args:
             **filters: See `ThreadFilter`.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
         """
         check_filters(filters, ThreadFilter)
         return await self._database.read(self._queries, search_operations.list_threads(**filters))
@@ -88,13 +86,10 @@ class AsyncThreads:
         """Return a page of threads by their metadata, state or messages. One round trip.
 
         An index serves `metadata`, `state`, `text`, `scope`, and the equalities in `where`. A `where` with only range
-        conditions reads the projected channels of every thread. The filters of `list` apply as well.
+        conditions reads the projected channels of every thread.
 
         Args:
             **filters: See `ThreadTextSearch`.
-
-        Raises:
-            ConfigurationError: If an argument is invalid, or `where` is not a JSON path.
         """
         with understanding("where", filters.get("where")):
             return await self._database.read(self._queries, search_operations.list_threads(**filters))
@@ -102,15 +97,12 @@ class AsyncThreads:
     async def sorted(self, **filters: Unpack[SortedThreads]) -> tuple[Thread, ...]:
         """Return threads in the order of a column, from an offset. One round trip.
 
-        Indexes serve the default order, most recently updated first, and the filters by ids and metadata; other orders
-        sort all threads that pass the filters. Threads before the offset are read, too. To avoid this, use
-        `list` or `search`, which continue from a cursor.
+        Indexes serve the default order, most recently updated first, and the filters by ids and metadata. Other orders
+        sort all threads that pass the filters. Threads before the offset are read, too; `list` and `search` avoid this
+        by a cursor.
 
         Args:
             **filters: See `SortedThreads`.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
         """
         with understanding("where", filters.get("where")):
             return await self._database.read(self._queries, search_operations.list_sorted(**filters))
@@ -120,26 +112,20 @@ class AsyncThreads:
 
         Args:
             **filters: See `ThreadSelection`.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
         """
         with understanding("where", filters.get("where")):
             return await self._database.read(self._queries, search_operations.count_threads(**filters))
 
     async def create(self, thread_id: str | int | UUID | None = None, **options: Unpack[ThreadOptions]) -> Thread:
-        """Create a thread without checkpoints, to give it metadata or a time to live before its first checkpoint.
-
-        Atomic; safe to repeat if `if_exists` is `do_nothing`. Without a `thread_id`, every call creates a new thread.
+        """Create a thread without checkpoints. Atomic; safe to repeat if `if_exists` is `do_nothing`.
 
         Args:
-            thread_id: The thread's id; a new one by default.
+            thread_id: The thread's id. By default, every call creates a new thread.
             options: See `ThreadOptions`.
 
         Raises:
             ThreadExistsError: If there is such a thread, and `if_exists` is `raise`.
             ThreadDeletedError: If the thread was deleted and may not be created again yet.
-            ConfigurationError: If an argument is invalid. Nothing was written.
         """
         request = rows.request_thread(thread_id, **options)
         return await self._database.run(rows.create_thread, self._queries, request)
@@ -157,44 +143,37 @@ class AsyncThreads:
     async def update_metadata(
         self, thread_id: str, metadata: Mapping[str, Any], *, expected_version: int | None = None
     ) -> Thread:
-        """Merge keys into a thread's metadata; other keys are kept. Atomic; repeating it changes nothing.
+        """Replace some keys of a thread's metadata, and return the thread. Atomic; safe to repeat.
 
         Args:
             thread_id: The thread.
-            metadata: The keys to merge. Each replaces the whole value of that key.
+            metadata: The keys with their new values. Other keys are kept.
             expected_version: The version on which the change is based. Any other version is refused.
-
-        Returns:
-            The changed thread.
 
         Raises:
             NotFoundError: If there is no such thread.
             StaleVersionError: If the thread has another version. Nothing was written.
-            ConfigurationError: If the metadata cannot be represented as JSON. Nothing was written.
         """
         change = search_operations.request_change(metadata, expected_version)
         return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
     async def set_title(self, thread_id: str, title: str | None, *, expected_version: int | None = None) -> Thread:
-        """Set a thread's title, or remove it with `None`. Result and errors are those of `update_metadata`."""
+        """Set a thread's title, or remove the title with `None`. Returns and raises like `update_metadata`."""
         change = search_operations.request_change({}, expected_version, title)
         return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
     async def set_status(self, thread_id: str, status: str) -> bool:
         """Set the status of a thread whose state was changed by `graph.update_state`. One statement; safe to repeat.
 
-        The status normally follows from the runs of a thread. A change of the state without a run may remove its
-        interrupts, but does not change the status.
+        Runs set the status of their thread. `update_state` may remove interrupts without a run, so the status stays
+        `interrupted`.
 
         Args:
             thread_id: The thread.
-            status: `idle`, or `interrupted` if the state has nodes that are to run next.
+            status: `idle`, or `interrupted` if nodes are due.
 
         Returns:
             Whether the status was changed. A missing thread, or a thread with a run, is not changed.
-
-        Raises:
-            ConfigurationError: If the status is neither `idle` nor `interrupted`. Nothing was written.
         """
         wanted = search_operations.request_status(status)
         return await self._database.run(search_operations.settle_thread, self._queries, thread_id_of(thread_id), wanted)
@@ -211,12 +190,9 @@ class AsyncThreads:
 
         Args:
             steps: The highest acceptable number of supersteps; 25 at least.
-            since: Only runs that started at this time or later; a timedelta counts back from now.
+            since: Only runs that started at this time or later. A timedelta counts back from now.
             limit: Page size, 1,000 at most.
             cursor: `next` of the previous page.
-
-        Raises:
-            ConfigurationError: If `steps` is less than 25, or another argument is invalid.
         """
         found = runs_operations.list_runaway_threads(steps, since, limit, cursor)
         return await self._database.read(self._queries, found)
@@ -226,15 +202,8 @@ class AsyncThreads:
 
         Args:
             thread_id: The thread.
-            checkpoint_ns: Namespace of a subgraph; by default the root's.
+            checkpoint_ns: Namespace of a subgraph. By default, the root's.
             limit: Maximum number of leaves, 1,000 at most.
-
-        Returns:
-            The branches; empty for a thread without checkpoints. The first ends at the newest checkpoint, unless the
-            clocks of processes disagreed.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
         """
         return await self._database.read(self._queries, branches.list_branches(thread_id, checkpoint_ns, limit))
 
@@ -245,38 +214,32 @@ class AsyncThreads:
 
         Args:
             thread_id: The thread.
-            checkpoint_id: The checkpoint in the middle; by default the newest are returned.
-            checkpoint_ns: Namespace of a subgraph; by default the root's.
+            checkpoint_id: The checkpoint in the middle. By default, the newest checkpoints are returned.
+            checkpoint_ns: Namespace of a subgraph. By default, the root's.
             limit: Maximum number of checkpoints, 1,000 at most.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
         """
         tree = trees.list_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
         return await self._database.read(self._queries, tree)
 
     async def find_step(self, thread_id: str, step: int, *, checkpoint_ns: str = "") -> str | None:
-        """Return the newest checkpoint of a superstep, or of the last superstep before it. One query; reads no state.
+        """Return the newest checkpoint of a superstep, or of the last earlier superstep. One query; reads no state.
 
         Args:
             thread_id: The thread.
             step: The superstep.
-            checkpoint_ns: Namespace of a subgraph; by default the root's.
+            checkpoint_ns: Namespace of a subgraph. By default, the root's.
 
         Returns:
             The checkpoint's id. If all checkpoints are of later supersteps, the id of the first checkpoint. `None` if
             there is no checkpoint.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
         """
         return await self._database.read(self._queries, trees.find_step(thread_id, step, checkpoint_ns))
 
     async def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
         """Return a checkpoint with its state, by default the newest. One round trip, two more with DeltaChannels.
 
-        The state is for display. Types of the application are returned as plain data, and none is imported. A
-        DeltaChannel's value is rebuilt as by `diff`.
+        The state is for display: values of the application's own types are returned as plain data. Values of
+        DeltaChannels are rebuilt as by `diff`.
 
         Raises:
             NotFoundError: If there is no such checkpoint.
@@ -286,11 +249,10 @@ class AsyncThreads:
         return await self._database.run(trees.read_checkpoint, self._queries, codec, address_of(config), self._versions)
 
     async def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
-        """Return the ancestors of a checkpoint (by default the newest), root first, and the checkpoint last. One query.
+        """Return the path from the root to a checkpoint, by default the newest. One query.
 
         Raises:
             NotFoundError: If the config names a checkpoint that does not exist.
-            ConfigurationError: If the config names no thread.
         """
         return await self._database.run(branches.get_lineage, self._queries, address_of(config))
 
@@ -304,22 +266,21 @@ class AsyncThreads:
     ) -> dict[str, Any]:
         """Label a checkpoint, like `"before refund"`; by default the newest. Safe to repeat.
 
-        A checkpoint has at most one label; a new one replaces it. A prune keeps labelled checkpoints.
+        A new label replaces the checkpoint's earlier label. A prune keeps labelled checkpoints.
 
         Args:
             config: Config of the checkpoint.
-            text: The label.
-            by: Name of the person who labels it, for an event of the kind `action`.
+            text: The label: one line of at most 200 characters.
+            by: Name of the person who sets the label, for an event of the kind `action`.
             unless_done_within: Refuse the label if a person has labelled the checkpoint within this time. Pass the time
-                since the caller read the thread. `None`: never refuse.
+                since the caller read the thread.
 
         Returns:
             The checkpoint's config.
 
         Raises:
             NotFoundError: If there is no such checkpoint.
-            AlreadyDoneError: If a person has labelled the checkpoint within that time.
-            ConfigurationError: If the text is empty, longer than 200 characters, or has several lines.
+            AlreadyDoneError: If a person has labelled the checkpoint within `unless_done_within`.
         """
         request = branches.request_label(config, text)
         return await self._database.run(branches.put_label, self._queries, *request, by, unless_done_within)
@@ -333,8 +294,7 @@ class AsyncThreads:
             Whether the checkpoint had a label.
 
         Raises:
-            ConfigurationError: If the config names no checkpoint.
-            AlreadyDoneError: As `label` does.
+            AlreadyDoneError: If a person has labelled the checkpoint within `unless_done_within`.
         """
         address = branches.request_unlabel(config)
         return await self._database.run(branches.delete_label, self._queries, address, by, unless_done_within)
@@ -344,24 +304,23 @@ class AsyncThreads:
         return await self._database.run(branches.list_labels, self._queries, thread_id_of(thread_id))
 
     async def hold(self, thread_id: str, reason: str, *, by: str) -> Hold:
-        """Hold a thread (a legal hold): none of its rows are deleted until all its holds have ended. Safe to repeat.
+        """Hold a thread (a legal hold): no row of the thread is deleted until all holds have ended. Safe to repeat.
 
-        Deleting the thread or its runs is refused with `ThreadHeldError`. Prunes and times to live do not change the
-        thread. A run that would be rolled back ends as `interrupted`. The thread can still run. Its graph may remove
-        messages from the state, but older checkpoints still have them. Streamed events are deleted as in other threads,
-        by default after a day. Copies and forks are not held.
+        Deleting the thread or its runs raises `ThreadHeldError`. Prunes and expiry leave the thread unchanged. A run
+        that would be rolled back ends as `interrupted`. The thread can still run. Streamed events are deleted as in
+        other threads. Copies and forks are not held.
 
         Args:
             thread_id: The thread.
-            reason: Reason of the hold, like the number of a case. A thread has one hold for each reason.
-            by: Name of the person who holds it, for an event of the kind `action`.
+            reason: Reason of the hold, like the number of a case: one line of at most 200 characters. A thread has one
+                hold for each reason.
+            by: Name of the person who holds the thread, for an event of the kind `action`.
 
         Returns:
-            The hold; if the thread already had a hold with this reason, the existing hold.
+            The hold. If the thread already had a hold with this reason, the existing hold.
 
         Raises:
-            NotFoundError: If there is no such thread, or it is being deleted from its archive.
-            ConfigurationError: If the reason is empty, longer than 200 characters, or has several lines.
+            NotFoundError: If there is no such thread, or the thread is being deleted from its archive.
         """
         request = thread_id_of(thread_id), holds.reason_of(reason), identifier("by", by)
         return await self._database.run(holds.hold, self._queries, *request)
@@ -371,15 +330,12 @@ class AsyncThreads:
 
         Args:
             thread_id: The thread.
-            reason: The reason that `hold` was given.
+            reason: Reason of the hold.
             by: Name of the person who ends the hold, for an event of the kind `action`.
-            since: Start of the hold that the caller saw. A hold of the same reason with another start stays.
+            since: End the hold only if it started at this time.
 
         Returns:
             Whether there was such a hold.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
         """
         request = thread_id_of(thread_id), holds.reason_of(reason), identifier("by", by), time_of("since", since)
         return await self._database.run(holds.release, self._queries, *request)
@@ -391,9 +347,6 @@ class AsyncThreads:
             thread_id: The thread.
             limit: Page size, 1,000 at most.
             cursor: `next` of the previous page.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
         """
         return await self._database.read(self._queries, holds.list_holds(thread_id, limit, cursor))
 
@@ -423,30 +376,27 @@ class AsyncThreads:
     ) -> dict[str, Any]:
         """Create a thread that starts from a checkpoint of another thread. One transaction; safe to repeat.
 
-        Copies the checkpoint's ancestors with their subgraphs, writes, messages, labels and tool executions (so that
-        results are reused), under the same ids. Other branches, runs, spans and events are not copied. Pending writes
-        and interrupted subgraphs of the checkpoint itself are copied unless the thread has advanced from it. If it has,
-        the fork begins the superstep again. The fork expires like its source: after the same time without access, or at
-        the same date. The cost is writing the copied rows and reading the metadata of the thread's subgraph
-        checkpoints.
+        The checkpoint and its ancestors are copied under the same ids, with subgraphs, writes, messages, labels and
+        tool executions. Other branches, runs, spans and events are not copied. If the thread has advanced from the
+        checkpoint, its pending writes and interrupted subgraphs are not copied, so that the fork begins the superstep
+        again. The fork expires like the source: after the same time without access, or at the same date.
 
         Args:
             thread_id: The thread.
-            checkpoint_id: The checkpoint in the root namespace; by default the newest.
-            to: The new thread's id; by default a random one.
-            by: Name of the person who forks it, for an event of the kind `action` on both threads.
+            checkpoint_id: The checkpoint in the root namespace. By default, the newest.
+            to: The new thread's id. By default, a random id.
+            by: Name of the person who forks the thread, for an event of the kind `action` on both threads.
             unless_done_within: Refuse the fork if a person has forked the checkpoint to another thread within this
-                time. Pass the time since the caller read the thread. `None`: never refuse.
-            owner: Owner and metadata of the new thread; by default those of the source.
+                time. Pass the time since the caller read the thread.
+            owner: Owner and metadata of the new thread. By default, those of the source.
 
         Returns:
-            The checkpoint's config in the new thread. `Thread.forked_from_thread_id` and an event of both threads
-            record the origin.
+            The checkpoint's config in the new thread.
 
         Raises:
             NotFoundError: If there is no such checkpoint.
             ConfigurationError: If `to` already has a history other than this fork's. Nothing was written.
-            AlreadyDoneError: If a person has forked the checkpoint within that time. Nothing was written.
+            AlreadyDoneError: If a person has forked the checkpoint within `unless_done_within`. Nothing was written.
         """
         request = branches.request_fork(thread_id, checkpoint_id, to, by, unless_done_within, owner)
         return (await self._database.run(branches.fork_thread, self._queries, self._codec, request)).config
@@ -454,13 +404,13 @@ class AsyncThreads:
     async def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:
         """Return the difference between the states of two checkpoints, of one thread or of two. Two round trips.
 
-        A DeltaChannel's value is rebuilt by its reducer, if this process has recorded a graph that has the channel. In
-        other processes, LangGraph's own reducer merges messages, and other values are appended.
+        A DeltaChannel's value is rebuilt by the channel's reducer if this process has recorded a graph with the
+        channel. Otherwise, LangGraph's own reducer merges messages, and other values are appended.
 
         Args:
-            first: Config of the first checkpoint; the thread's newest if the config names no checkpoint.
+            first: Config of the first checkpoint. Without a checkpoint id, the thread's newest.
             second: Config of the second checkpoint.
-            plain: Whether types of the application are compared as plain data instead of being built.
+            plain: Whether values of the application's own types are compared as plain data.
 
         Raises:
             NotFoundError: If a checkpoint does not exist.
@@ -475,24 +425,20 @@ class AsyncThreads:
     async def set_ttl(
         self, thread_id: str, ttl: timedelta | None, *, strategy: TtlStrategy = "delete"
     ) -> datetime | None:
-        """Set a thread's time to live, counted from now and again from each access; `None` for no expiry.
-
-        One statement.
+        """Set a thread's time to live, counted from now and again from each access. One statement.
 
         Replaces the time set by `expire` and the default `thread_ttl`.
 
         Args:
             thread_id: The thread.
-            ttl: Time for which the thread is kept after each access.
-            strategy: What happens at expiry: `delete`, or `keep_latest`, which prunes all but its newest checkpoints,
-                as `prune` does.
+            ttl: Time for which the thread is kept after each access; `None` for ever.
+            strategy: What happens at expiry: `delete`, or `keep_latest`, which prunes the thread.
 
         Returns:
             The time at which the thread expires unless it is accessed.
 
         Raises:
             NotFoundError: If there is no such thread.
-            ConfigurationError: If `ttl` is not a positive timedelta, or there is no such strategy.
         """
         expiry = expiries.request_ttl(ttl, strategy)
         return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
@@ -502,12 +448,12 @@ class AsyncThreads:
     ) -> datetime | None:
         """Set a fixed time at which a thread expires, regardless of access. One statement; safe to repeat.
 
-        Replaces the time to live set by `set_ttl`; `set_ttl(thread_id, None)` removes it. Later copies and forks of the
-        thread expire with it, earlier ones do not.
+        Replaces the time to live set by `set_ttl`. `set_ttl(thread_id, None)` removes the fixed time. Later copies and
+        forks of the thread expire at the same time; earlier ones do not.
 
         Args:
             thread_id: The thread.
-            at: The time, with a time zone.
+            at: The time, with a time zone. Give either `at` or `after`.
             after: The time from now.
 
         Returns:
@@ -515,36 +461,31 @@ class AsyncThreads:
 
         Raises:
             NotFoundError: If there is no such thread.
-            ConfigurationError: If both or neither are given, or the value is invalid. Nothing was written.
         """
         expiry = expiries.request_expiry(at, after)
         return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
 
     async def sweep(self, *, limit: int | None = None, dry_run: bool = False) -> PruneResult:
-        """Delete expired threads from all tables, or prune threads with `keep_latest`, the earliest expired first.
+        """Delete expired threads, or prune threads with `keep_latest`, the earliest expired first.
 
-        Each thread is one transaction; several processes may sweep at once. A thread in use stays until a later sweep.
-        It is in use if it was accessed in the last half minute, is run by a live process, or is leased. A thread that
-        only waits for the answer to an interrupt is not in use. No tombstone is left, so the id can be used again.
-        A thread with copies in archives is deleted only by `maintain`, `retention.apply` and workers.
+        Each thread is one transaction; several processes may sweep at once. A thread stays until a later sweep if it
+        was accessed in the last half minute, is run by a live process, or is leased. The id of a deleted thread can be
+        used again. A thread with copies in archives is deleted only by `maintain`, `retention.apply` and workers.
 
         Args:
-            limit: Maximum number of threads to delete or prune; by default all.
+            limit: Maximum number of threads to delete or prune. By default, all.
             dry_run: Only count.
 
         Returns:
             The numbers of removed rows and of threads. A pruned thread counts even if no row was removed.
-
-        Raises:
-            ConfigurationError: If `limit` is not positive.
         """
         return await self._database.run(expiries.sweep, self._queries, limit, dry_run=dry_run)
 
     async def revive(self, thread_id: str) -> bool:
-        """Allow a deleted thread's id to be used for a new thread. Atomic; safe to repeat.
+        """Allow a new thread with the id of a deleted thread. Atomic; safe to repeat.
 
         Returns:
-            Whether there was a tombstone, which is the row that forbids to use the id again.
+            Whether the thread had a tombstone, which forbids a new thread with the id.
         """
         return await self._database.run(guards.revive_thread, self._queries, thread_id_of(thread_id))
 

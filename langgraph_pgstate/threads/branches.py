@@ -36,18 +36,14 @@ _SHORTEST_PART: Final = 4
 
 
 def list_branches(thread_id: str, checkpoint_ns: str, limit: int) -> Read[tuple[Branch, ...]]:
-    """Return a `Read` of a namespace's leaves, newest first, each with the path to its root. It reads no state.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of a namespace's leaves, newest first, each with the path to its root."""
     key, size = (thread_id_of(thread_id), identifier("checkpoint_ns", checkpoint_ns)), page_size(limit)
     parameters = {"thread_id": key[0], "checkpoint_ns": key[1]}
     return Read("get_branches", parameters, lambda rows: _branches_of(rows, *key, size))
 
 
 def _branches_of(rows: Rows, thread_id: str, checkpoint_ns: str, limit: int) -> tuple[Branch, ...]:
-    """Return the branches of some checkpoints; `rows` are those of `get_branches`, oldest first."""
+    """Return the branches of the rows of `get_branches`, oldest first."""
     parents: dict[str, str | None] = {row[0]: row[1] for row in rows}
     children = Counter(parent for parent in parents.values() if parent is not None)
     leaves = [row for row in reversed(rows) if not children[row[0]]]
@@ -85,9 +81,7 @@ def _path_to(checkpoint_id: str, parents: Mapping[str, str | None]) -> tuple[str
 
 
 async def get_lineage(db: Connection, queries: Queries, address: Address) -> tuple[LineageStep, ...]:
-    """Return the ancestors of a checkpoint (by default the newest), root first, and the checkpoint last.
-
-    One query, no state.
+    """Return the path from the root to a checkpoint, by default the newest. One query.
 
     Raises:
         NotFoundError: If the named checkpoint does not exist.
@@ -105,11 +99,7 @@ async def get_lineage(db: Connection, queries: Queries, address: Address) -> tup
 
 
 def request_label(config: Mapping[str, Any], text: str) -> tuple[Address, str]:
-    """Validate a label.
-
-    Raises:
-        ConfigurationError: If the label is empty, too long, or cannot be stored.
-    """
+    """Validate a label, and return its checkpoint and text."""
     label = identifier("label", text).strip()
     if not label or len(label) > _LONGEST_LABEL or not label.isprintable():
         raise ConfigurationError(
@@ -119,11 +109,7 @@ def request_label(config: Mapping[str, Any], text: str) -> tuple[Address, str]:
 
 
 def request_unlabel(config: Mapping[str, Any]) -> Address:
-    """Validate the removal of a label.
-
-    Raises:
-        ConfigurationError: If the config names no checkpoint.
-    """
+    """Return the checkpoint whose label is removed."""
     address = address_of(config)
     if address.checkpoint_id is None:
         raise ConfigurationError("config must have the checkpoint_id of the checkpoint whose label is removed")
@@ -138,17 +124,11 @@ async def put_label(
     by: str | None = None,
     within: timedelta | None = None,
 ) -> dict[str, Any]:
-    """Label a checkpoint, by default the newest; replaces an earlier label. One transaction; safe to repeat.
-
-    With the name of a person (`by`), an event is stored. With `within`, the label is refused if a person has labelled
-    the checkpoint within that time.
-
-    Returns:
-        The checkpoint's config.
+    """Label a checkpoint, by default the newest, and return its config. One transaction; safe to repeat.
 
     Raises:
         NotFoundError: If there is no such checkpoint.
-        AlreadyDoneError: If a person has labelled the checkpoint within the time.
+        AlreadyDoneError: If a person has labelled the checkpoint within the time `within`.
     """
     async with db.transaction():
         if within is not None:
@@ -167,7 +147,7 @@ async def put_label(
 async def delete_label(
     db: Connection, queries: Queries, address: Address, by: str | None = None, within: timedelta | None = None
 ) -> bool:
-    """Remove a checkpoint's label, and return whether it had one. One transaction; see `put_label`."""
+    """Remove a checkpoint's label, and return whether it had a label. One transaction."""
     async with db.transaction():
         if within is not None:
             await check_not_done(db, queries, "label", address.thread_id, within, checkpoint_id=address.checkpoint_id)
@@ -186,7 +166,7 @@ async def list_labels(db: Connection, queries: Queries, thread_id: str) -> tuple
 
 
 async def find_checkpoint(db: Connection, queries: Queries, thread_id: str, name: str) -> Address:
-    """Return the checkpoint of the root namespace with an id, a label, or a part of an id, in this order. One query.
+    """Return the checkpoint with an id, a label, or a part of an id, in this order. One query.
 
     Raises:
         NotFoundError: If there is no such checkpoint.
@@ -210,11 +190,11 @@ class ForkRequest:
 
     Attributes:
         source_id: The thread.
-        checkpoint_id: The checkpoint to start from; `None` for the newest, until it is read.
+        checkpoint_id: The checkpoint to start from; `None` for the newest.
         target_id: The new thread.
-        by: Name of the person who forks it, for an event of both threads.
-        within: Time in which no person may have forked the same checkpoint.
-        owner: The owner of the new thread, as `request_owner` returns it; by default the source's owner.
+        by: Name of the person who forks the thread, for an event of both threads.
+        within: Time in which no person may have forked the checkpoint.
+        owner: The result of `request_owner`.
     """
 
     source_id: str
@@ -233,11 +213,7 @@ def request_fork(
     within: timedelta | None = None,
     owner: ThreadOwner | None = None,
 ) -> ForkRequest:
-    """Validate a fork. Without a target id, the fork gets a random id, which stays the same in retries.
-
-    Raises:
-        ConfigurationError: If an id cannot be stored, or both threads are the same.
-    """
+    """Validate a fork. Without a target id, choose a random id, which all retries use."""
     source_id = thread_id_of(thread_id)
     target_id = str(uuid4()) if to is None else thread_id_of(to)
     if source_id == target_id:
@@ -250,26 +226,25 @@ def request_fork(
 
 
 async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, request: ForkRequest) -> Address:
-    """Create a thread that starts from a checkpoint of another thread. One transaction; safe to repeat.
+    """Create a thread that starts from a checkpoint of another thread, and return the checkpoint in the new thread.
 
-    Returns:
-        The checkpoint in the new thread.
+    One transaction; safe to repeat.
 
     Raises:
         NotFoundError: If there is no such checkpoint.
         ConfigurationError: If the new thread's id already has a history other than this fork's.
         ThreadDeletedError: If the new thread's id belongs to a deleted thread with a tombstone.
         ThreadArchivedError: If one of the threads is archived.
-        AlreadyDoneError: If a person has forked the checkpoint to another thread within the time.
+        AlreadyDoneError: If a person has forked the checkpoint to another thread within `request.within`.
     """
     source_id, target_id = request.source_id, request.target_id
     await refuse_deleted(db, queries, target_id)
     if db.keys is not None:
         db.keys.note_copy(source_id, target_id, None if request.owner is None else orjson.loads(request.owner))
-    # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
+    # Move most journal entries before the transaction, to hold its locks for a shorter time.
     await journal.write(db, queries, [source_id])
     async with db.transaction():
-        # This statement makes concurrent forks to the same id wait for each other.
+        # Concurrent forks to one id wait here for each other.
         origin = await db.fetch(
             queries.begin_fork, {"source_id": source_id, "target_id": target_id, "owner": request.owner}
         )
@@ -281,7 +256,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
             heads = await db.fetch(queries.find_head, {"thread_id": source_id})
             if not heads:
                 raise NotFoundError(_nothing(source_id))
-            # If the source advances before a retry, the retry must still fork from the same checkpoint.
+            # A retry must fork from the same checkpoint, even if the source has advanced.
             request.checkpoint_id = heads[0][0]
         checkpoint_id = request.checkpoint_id
         forked = Address(target_id, "", checkpoint_id)
@@ -330,12 +305,9 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
 async def _project(
     db: Connection, queries: Queries, codec: ValueCodec, key: Mapping[str, Any], forked: Address
 ) -> None:
-    """Copy the source's projection, which has chosen channels as JSON, to the fork.
-
-    If a value cannot be read here, the fork's next put writes the projection.
-    """
+    """Copy the source's projection to the fork, if possible. If not, the fork's next put writes the projection."""
     rows = await db.fetch(queries.copy_projection, key)
-    # Encrypted channels have encrypted names, which cannot be looked up. The fork's next put writes the projection.
+    # Encrypted channels have encrypted names, which cannot be looked up.
     if not rows or rows[0][1] or db.keys is not None:
         return
     found = await get_tuple(db, queries, codec, forked)

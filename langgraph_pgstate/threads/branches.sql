@@ -8,8 +8,8 @@ WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns
 ORDER BY c.checkpoint_id;
 
 -- name: trace_lineage
--- Return a checkpoint, or the newest of its namespace, and its ancestors, unordered and without their states, with
--- their labels and numbers of children.
+-- Return a checkpoint, or the newest of its namespace, and its ancestors, in any order. Each row has the label and the
+-- number of children, but no state.
 WITH RECURSIVE lineage AS (
     (
         SELECT h.checkpoint_id, h.parent_checkpoint_id, h.step, h.source, h.created_at, h.run_id
@@ -32,12 +32,12 @@ FROM lineage a LEFT JOIN /*schema*/labels l
     ON l.thread_id = :thread_id AND l.checkpoint_ns = :checkpoint_ns AND l.checkpoint_id = a.checkpoint_id;
 
 -- name: keep_labels
--- Block new labels and holds until the transaction ends, so that a deletion sees them all; puts are not blocked. Return
--- the thread, with its archive if it is archived.
+-- Block new labels and holds of a thread until the transaction ends. Puts are not blocked. Return the thread and its
+-- archive, if any.
 SELECT thread_id, archive_id, archived_at FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR KEY SHARE;
 
 -- name: put_label
--- Label a checkpoint, or the newest of its namespace, if it exists, and return its id.
+-- Label a checkpoint, or the newest of its namespace. Return the checkpoint's id, or no row if it is missing.
 WITH labelled AS MATERIALIZED (
     SELECT h.checkpoint_id, now() AS at FROM /*schema*/checkpoints h
     WHERE h.thread_id = :thread_id::text AND h.checkpoint_ns = :checkpoint_ns::text
@@ -63,8 +63,8 @@ WHERE l.thread_id = :thread_id
 ORDER BY l.checkpoint_id DESC, l.checkpoint_ns;
 
 -- name: begin_fork
--- Insert the row of a fork as a copy of its source's row, or lock the existing row. Return the checkpoint from which it
--- was forked; no row if the source is missing.
+-- Insert the row of a fork as a copy of the source's row, or lock the existing row. Return the checkpoint from which
+-- the thread was forked; no row if the source is missing.
 -- seals: threads.metadata from owner.metadata with thread_id = target_id
 -- leaves: threads.title
 WITH source AS MATERIALIZED (
@@ -73,7 +73,7 @@ WITH source AS MATERIALIZED (
         CASE WHEN :owner::text::jsonb IS NULL THEN s.user_id ELSE :owner::text::jsonb ->> 'user_id' END,
         CASE WHEN :owner::text::jsonb IS NULL THEN s.tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
         now(), now(), s.title, coalesce(:owner::text::jsonb -> 'metadata', s.metadata), s.ttl, s.ttl_strategy,
-        -- A fork must not outlive the date until which its source may be kept.
+        -- A fork expires at its source's fixed date.
         coalesce(now() + s.ttl, s.expires_at)
     FROM /*schema*/threads s WHERE s.thread_id = :source_id::text
 )
@@ -90,7 +90,7 @@ ON CONFLICT (thread_id) DO UPDATE SET
 RETURNING forked_from_thread_id, forked_from_checkpoint_id;
 
 -- name: has_history
--- Return whether a thread has a checkpoint in any namespace, and whether its root namespace has one with a given id.
+-- Return whether a thread has any checkpoint, and whether the root namespace has the checkpoint of the given id.
 SELECT EXISTS (SELECT 1 FROM /*schema*/checkpoints WHERE thread_id = :thread_id::text),
     EXISTS (
         SELECT 1 FROM /*schema*/checkpoints
@@ -103,9 +103,9 @@ SELECT checkpoint_id FROM /*schema*/checkpoints WHERE thread_id = :thread_id::te
 ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: fork_thread
--- Copy a checkpoint of the root namespace with its history, from one snapshot, under the same ids into another existing
--- thread: ancestors, their subgraphs, writes and segments, messages, tool executions and labels. The results of the
--- checkpoint's own superstep are copied only if it has no children. If it has, the fork runs that superstep itself.
+-- Copy a checkpoint of the root namespace with its history into another existing thread, under the same ids: ancestors,
+-- subgraphs, writes, segments, messages, tool executions and labels. Results of the superstep that begins at the
+-- checkpoint are copied only if the checkpoint has no children. Otherwise, the fork runs this superstep itself.
 -- leaves: checkpoints.state
 -- leaves: checkpoints.metadata
 -- leaves: segments.data
@@ -126,8 +126,8 @@ WITH RECURSIVE lineage AS (
     FROM lineage d JOIN /*schema*/checkpoints c
         ON c.thread_id = :source_id AND c.checkpoint_ns = '' AND c.checkpoint_id = d.parent_checkpoint_id
 ), past AS (
-    -- Checkpoints whose supersteps belong to the fork's past. The superstep that begins at the forked checkpoint does
-    -- not belong to the past if the thread has continued from there.
+    -- Checkpoints whose supersteps belong to the fork's past. If the forked checkpoint has children, its superstep does
+    -- not.
     SELECT d.checkpoint_id FROM lineage d
     WHERE d.checkpoint_id <> :checkpoint_id OR NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints k
@@ -153,8 +153,7 @@ WITH RECURSIVE lineage AS (
         )
     )
     UNION
-    -- The parents of the checkpoints above. A subgraph with its own history may have continued from a checkpoint of
-    -- another branch.
+    -- The parents of the checkpoints above. A subgraph may have continued from a checkpoint of another branch.
     SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id
     FROM members m JOIN /*schema*/checkpoints c
         ON c.thread_id = :source_id AND c.checkpoint_ns = m.checkpoint_ns AND c.checkpoint_id = m.parent_checkpoint_id
@@ -254,7 +253,7 @@ FROM members m JOIN /*schema*/checkpoints c
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING;
 
 -- name: note_fork
--- Record among a thread's events that it was forked from another thread, or that another was forked from it.
+-- Record an event of a thread: the thread is a fork, or was forked.
 -- seals: events.payload with kind = 'fork'
 INSERT INTO /*schema*/events (thread_id, event_id, kind, checkpoint_ns, checkpoint_id, payload)
 VALUES (
@@ -268,8 +267,8 @@ VALUES (
 RETURNING thread_id, event_id;
 
 -- name: copy_projection
--- Copy a thread's projection to its fork, if it is still the projection of the forked checkpoint. In any case, return
--- the names of the projected channels, and whether they were copied.
+-- Copy a thread's projection to its fork, unless the thread has continued from the forked checkpoint. Return the names
+-- of the projected channels, and whether they were copied.
 -- leaves: checkpoints.state
 -- leaves: projections.state
 WITH source AS (

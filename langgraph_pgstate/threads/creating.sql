@@ -1,6 +1,6 @@
 -- name: create_thread
--- Insert a thread, unless there is one under its id or it was deleted. Always return one row: the time at which it was
--- deleted, and the columns of the new thread, which are null if it was not inserted.
+-- Insert a thread, unless the thread exists or was deleted. Return one row: the time of the deletion, and the columns
+-- of the new thread, which are null if no row was inserted.
 -- seals: threads.title
 -- seals: threads.metadata
 -- opens: threads.title

@@ -1,10 +1,8 @@
 """Expiry of threads: setting it, extending it on access, and sweeping expired threads.
 
-A time to live (`ttl`) counts from the last access of a thread. A put updates the thread's row every few seconds, and
-with it `expires_at`. A fixed time does not move. A sweep deletes expired threads like `delete_thread`, or prunes all
-but their newest checkpoints, each in its own transaction. A pruned thread expires again only after its next access.
-A sweep leaves a thread of which archives have copies, because it has no credentials to delete them. Retention deletes
-first the copies, and then the thread.
+A time to live (`ttl`) counts from the last access of a thread: a put updates `expires_at` every few seconds. A sweep
+deletes or prunes expired threads. A pruned thread expires again after its next access. A sweep has no credentials for
+archives, so it leaves threads with copies in archives. Retention deletes first the copies, and then the thread.
 """
 
 from __future__ import annotations
@@ -28,29 +26,19 @@ from langgraph_pgstate.threads.prune import prune_thread, request_prune
 from langgraph_pgstate.threads.rows import delete_thread
 from langgraph_pgstate.threads.types import PruneResult
 
-# A thread that was accessed within this time is in use. The rows of a thread and of its run are updated some seconds
-# late.
+# A thread that was accessed within this time is in use. Rows of threads and runs are updated some seconds late.
 _QUIET_SECONDS: Final = 30.0
 _PAGE: Final = 200
 _MOST_HELD: Final = 1000
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=UTC)
-# Duration of the lease that a sweep takes before it deletes a thread. The same transaction also deletes the lease.
+# Duration of the lease that a sweep takes to delete a thread. The transaction also deletes the lease.
 _LEASE_SECONDS: Final = 60.0
 
 _log = logging.getLogger("langgraph_pgstate.threads")
 
 
 class ExpiryHook:
-    """A hook that sets the time to live of new threads with their first checkpoint.
-
-    Args:
-        queries: The queries of the schema.
-        ttl: Time for which a thread is kept after its last access.
-        strategy: What happens at expiry: `delete` or `keep_latest`.
-
-    Raises:
-        ConfigurationError: If `ttl` is not positive, or there is no such strategy.
-    """
+    """A hook that sets the time to live of new threads with their first checkpoint."""
 
     def __init__(self, queries: Queries, ttl: timedelta, strategy: str = "delete") -> None:
         self._queries = queries
@@ -58,7 +46,7 @@ class ExpiryHook:
         self._strategy = check_ttl_strategy("thread_ttl_strategy", strategy)
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        """Return a statement for a thread's first checkpoint, none for any other."""
+        """Return a statement for a thread's first checkpoint, and none for other checkpoints."""
         request = plan.request
         if request.parent is not None or request.address.checkpoint_ns:
             return ()
@@ -72,7 +60,7 @@ class ExpiryHook:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """The validated time at which a thread expires. At most one attribute is set; without any, it never expires.
+    """The validated time at which a thread expires. Without a time, the thread never expires.
 
     Attributes:
         ttl: Time after the last access.
@@ -88,21 +76,13 @@ class Expiry:
 
 
 def request_ttl(ttl: timedelta | None, strategy: str = "delete") -> Expiry:
-    """Validate a time to live.
-
-    Raises:
-        ConfigurationError: If `ttl` is not a positive timedelta, or there is no such strategy.
-    """
+    """Validate a time to live."""
     found = check_ttl_strategy("strategy", strategy)
     return Expiry(None if ttl is None else check_ttl("ttl", ttl), strategy=found)
 
 
 def request_expiry(at: datetime | None, after: timedelta | None) -> Expiry:
-    """Validate a fixed time.
-
-    Raises:
-        ConfigurationError: If both or neither are given, or the value is invalid.
-    """
+    """Validate a fixed time."""
     if (at is None) == (after is None):
         raise ConfigurationError("either at (a datetime) or after (a timedelta from now) must be given")
     if after is not None and (not isinstance(after, timedelta) or after < timedelta(0)):
@@ -111,10 +91,7 @@ def request_expiry(at: datetime | None, after: timedelta | None) -> Expiry:
 
 
 async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: Expiry) -> datetime | None:
-    """Set the expiry of a thread; an `expiry` without a time means never. One statement; safe to repeat.
-
-    Returns:
-        The time at which the thread expires.
+    """Set the expiry of a thread, and return the time at which it expires. One statement; safe to repeat.
 
     Raises:
         NotFoundError: If there is no such thread.
@@ -130,24 +107,9 @@ async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: E
 async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, dry_run: bool = False) -> PruneResult:
     """Delete or prune expired threads, the earliest expired first.
 
-    One transaction each; safe to repeat and to run concurrently.
-
-    A thread that cannot be deleted or pruned is logged, and left out. A thread in use stays until a later sweep. It is
-    in use if it was accessed in the last half minute, is run by a live process, or is leased. A thread with copies in
-    archives is not deleted.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        limit: Maximum number of threads to delete or prune; by default all.
-        dry_run: Only count.
-
-    Returns:
-        The numbers of removed rows (with `dry_run`, of rows to remove) and of threads. A pruned thread counts even if
-        no row was removed. After a lost connection, only later removals count.
-
-    Raises:
-        ConfigurationError: If `limit` is not positive.
+    One transaction for each thread; safe to repeat and to run concurrently. A thread that cannot be deleted or pruned
+    is logged, and left out. Threads in use, and threads with copies in archives, stay. After a lost connection, the
+    result counts only later removals.
     """
     deleted, pruned = await sweep_each(db, queries, limit, dry_run=dry_run)
     return deleted + pruned
@@ -164,9 +126,6 @@ async def sweep_each(
     """Sweep as `sweep` does, and return two results: of the deleted threads, and of the pruned threads.
 
     With `is_copied=None`, a dry run also counts threads with copies in archives.
-
-    Raises:
-        ConfigurationError: If `limit` is not positive.
     """
     if limit is not None and (type(limit) is not int or limit < 1):
         raise ConfigurationError(f"limit must be at least 1 thread, not {limit!r}")
@@ -199,14 +158,14 @@ async def sweep_each(
 
 
 async def list_held(db: Connection, queries: Queries) -> list[str]:
-    """Return the first thousand expired threads that stay because a hold protects them. One round trip."""
+    """Return the first thousand expired threads that a hold protects. One round trip."""
     return [row[0] for row in await db.fetch(queries.list_held_expired, {"page_size": _MOST_HELD})]
 
 
 async def list_copied(
     db: Connection, queries: Queries, after: tuple[datetime, str] | None, size: int
 ) -> list[tuple[datetime, str]]:
-    """Return a page of expired threads to delete that have copies in archives: expiry and id. One round trip."""
+    """Return the expiry and id of a page of expired threads that have copies in archives. One round trip."""
     page = await _list_expired(db, queries, *(after or (_LONG_AGO, "")), size, True)
     return [(at, thread_id) for at, thread_id, _ in page]
 
@@ -217,13 +176,11 @@ async def end_expired(
     """Delete or prune a thread if it has expired and is not in use.
 
     One transaction; safe to repeat and to run concurrently. With a policy of retention (name and time), the thread is
-    deleted if the policy selects it and it was idle for the time.
-
-    The thread's row is locked meanwhile, so other sweeps skip it. A caller that wants the lease of a deleted thread
-    waits, and then starts a new thread. No tombstone is left, so that the thread's id can be used again.
+    deleted if the policy selects the thread and the thread was idle for this time. Other sweeps skip the locked row. A
+    caller that waits for the lease starts a new thread afterwards.
 
     Returns:
-        The removed rows; none if the thread was kept, for example because archives have copies of it.
+        The removed rows; none if the thread was kept.
     """
     # The start of a run may be only in the journal.
     await journal.write(db, queries, [thread_id])

@@ -1,6 +1,6 @@
 -- name: set_expiry
--- Set what happens when a thread expires, and when it expires: after a time to live, at a fixed time, or never.
--- Return the time at which it expires.
+-- Set when a thread expires (after a time to live, at a fixed time, or never) and what happens then. Return the time of
+-- expiry.
 WITH due AS MATERIALIZED (
     SELECT coalesce(:at::timestamptz, now() + coalesce(:ttl::interval, :after::interval)) AS at
 )
@@ -18,8 +18,8 @@ WHERE thread_id = :thread_id::text AND ttl IS NULL AND expires_at IS NULL AND NO
 );
 
 -- name: list_expired
--- Return a page of expired threads, oldest expiry first, after a cursor, except those in use. If `is_copied` is true,
--- return only threads that are to be deleted and of which archives have copies; if it is false, only the others.
+-- Return a page of expired threads, oldest expiry first, after a cursor, except threads in use. If `is_copied` is true,
+-- return only threads to delete of which archives have copies. If `is_copied` is false, return only other threads.
 SELECT t.expires_at, t.thread_id, t.ttl_strategy FROM /*schema*/threads t
 WHERE t.expires_at <= now() AND t.archived_at IS NULL
     AND (t.expires_at, t.thread_id) > (:cursor_at::timestamptz, :cursor_id::text)
@@ -47,8 +47,8 @@ WHERE t.expires_at <= now() AND t.archived_at IS NULL
 ORDER BY h.thread_id LIMIT :page_size;
 
 -- name: hold_expired
--- Lock a thread's row until the transaction ends, if it has expired and is not in use; skip it if it is locked, or if it
--- is to be deleted and archives have copies of it. Return its strategy, and whether it is leased.
+-- Lock the row of an expired thread until the transaction ends. Return no row if the thread is in use or locked, or if
+-- the strategy is `delete` and archives have copies. Return the strategy, and whether the thread is leased.
 SELECT t.ttl_strategy, EXISTS (
     SELECT 1 FROM /*schema*/leases l
     WHERE l.thread_id = :thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()

@@ -36,10 +36,10 @@ class ThreadSearch(ThreadFilter, total=False):
     Attributes:
         metadata: Only threads whose metadata contain this, as by jsonb's `@>`.
         state: Only threads whose projected channels contain this, like `{"booking": {"hotel": "Astoria"}}`. Projected
-            channels are chosen channels of the newest state, which are stored as JSON.
+            channels are channels of the newest state that you chose to store as JSON.
         where: A condition on the projected channels, as a JSON path of PostgreSQL:
             `$.booking.check_in >= "2027-03-01" && $.booking.check_in < "2027-04-01"`.
-        scope: Only threads whose metadata contain this, because the caller may see only these.
+        scope: Only threads whose metadata contain this. It restricts what a user may see.
     """
 
     metadata: Mapping[str, Any] | None
@@ -60,7 +60,7 @@ class ThreadTextSearch(ThreadSearch, total=False):
 
 
 class ThreadSelection(ThreadSearch, total=False):
-    """Filters of threads that are counted, or read by offset; without `cursor`.
+    """Filters of threads that are counted, or read by offset. `cursor` is not allowed.
 
     Attributes:
         ids: Only these threads.

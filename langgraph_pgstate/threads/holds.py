@@ -1,7 +1,7 @@
 """Legal holds: threads whose rows must not be deleted until the hold ends.
 
-A deletion locks the thread's row, and then checks for holds. A hold also locks the thread's row. So a hold begins
-either before a deletion, which is then refused, or after it.
+Holds and deletions lock the thread's row. A deletion checks for holds after it has locked the row, so a hold never
+begins during a deletion.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ _log = logging.getLogger("langgraph_pgstate")
 
 
 def reason_of(reason: str) -> str:
-    """Return a validated reason.
-
-    Raises:
-        ConfigurationError: If the reason is empty, too long, or has several lines.
-    """
+    """Return a validated reason."""
     text = identifier("reason", reason).strip()
     if not text or len(text) > _LONGEST_REASON or not text.isprintable():
         raise ConfigurationError(
@@ -39,14 +35,14 @@ def reason_of(reason: str) -> str:
 
 
 async def hold(db: Connection, queries: Queries, thread_id: str, reason: str, by: str) -> Hold:
-    """Hold a thread. One transaction; safe to repeat. Return the hold, or the existing hold with the same reason.
+    """Hold a thread, and return the new or existing hold with the reason. One transaction; safe to repeat.
 
     Raises:
-        NotFoundError: If there is no such thread, or it is being deleted from its archive.
+        NotFoundError: If there is no such thread, or the thread is being deleted from its archive.
     """
     key = {"thread_id": thread_id, "reason": reason}
     async with db.transaction():
-        # A deletion of a whole month of spans locks no rows of threads. This lock makes it wait for the hold.
+        # A deletion of a month of spans locks no rows of threads, so it waits for this lock instead.
         await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
         if not await db.fetch(queries.lock_thread_for_update, {"thread_id": thread_id}):
             raise NotFoundError(f"there is no thread {thread_id!r}")
@@ -75,11 +71,7 @@ async def release(
 
 
 def list_holds(thread_id: str | None, limit: int, cursor: str | None) -> Read[Page[Hold]]:
-    """Return a `Read` of a page of holds, of one thread or of all, by thread.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of a page of holds, of one thread or of all, by thread."""
     cursor_thread, cursor_reason = decode_cursor(_KIND, cursor, ("", ""))
     parameters = {
         "thread_id": None if thread_id is None else thread_id_of(thread_id),
@@ -99,7 +91,7 @@ async def refuse_held(db: Connection, queries: Queries, thread_id: str) -> None:
 
     Raises:
         ThreadHeldError: If a hold protects the thread.
-        ThreadArchivedError: If the thread's rows are in an archive, which the deletion would not reach.
+        ThreadArchivedError: If the thread's rows are in an archive.
     """
     await keep_source(db, queries, thread_id)
     await check_not_held(db, queries, thread_id)
@@ -109,14 +101,14 @@ async def check_not_held(db: Connection, queries: Queries, thread_id: str) -> No
     """Check that no hold protects a thread, which may be archived. One statement.
 
     Raises:
-        ThreadHeldError: If a hold protects it.
+        ThreadHeldError: If a hold protects the thread.
     """
     if holds := await holds_of(db, queries, thread_id):
         raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
 
 
 async def keep_source(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Block the deletion and the erasure of a thread until the transaction ends, so that it can be copied or forked.
+    """Block the deletion and the erasure of a thread until the transaction ends.
 
     Raises:
         ThreadArchivedError: If the thread's rows are in an archive.
@@ -127,7 +119,7 @@ async def keep_source(db: Connection, queries: Queries, thread_id: str) -> None:
 
 
 async def is_kept(db: Connection, queries: Queries, thread_id: str, what: str) -> bool:
-    """Return whether a hold protects a thread. If so, log it with `what`, such as "not pruned".
+    """Return whether a hold protects a thread. Log the hold with `what`, such as "not pruned".
 
     Call this in a transaction that has locked the thread's row.
     """

@@ -1,8 +1,7 @@
-"""Pruning of threads: the choice of checkpoints to keep, and the removal of the others and of orphaned writes.
+"""Pruning of threads: removal of old checkpoints and of orphaned writes.
 
-Pending writes may be stored before their checkpoint. If the process is killed in between, the checkpoint is never
-stored, and the writes are orphaned. They are removed only when they are a day old by the database's clock, and the
-thread has no live run or lease that may still store the checkpoint.
+Pending writes may be stored before their checkpoint. If the process is killed in between, the writes are orphaned.
+Orphaned writes are removed after a day, unless a live run or a lease may still store the checkpoint.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from langgraph_pgstate.threads.types import Progress, PruneResult
 _logger = logging.getLogger("langgraph_pgstate")
 
 _KEEP_LATEST: Final = "keep_latest"
-# The Agent Server passes "delete" or "delete_all", depending on its version; both mean the whole thread.
+# LangGraph's Agent Server passes "delete" or "delete_all", depending on its version. Both mean the whole thread.
 STRATEGIES: Final = (_KEEP_LATEST, "delete", "delete_all")
 _THREAD_PAGE: Final = 200
 _STATE_PAGE: Final = 200
@@ -63,11 +62,7 @@ class PruneRequest(NamedTuple):
 def request_prune(
     thread_ids: Sequence[Any] | None, strategy: str, keep_last: int, older_than: timedelta | None, dry_run: bool
 ) -> PruneRequest:
-    """Validate the arguments of a prune.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate the arguments of a prune."""
     ids = None if thread_ids is None else thread_ids_of(thread_ids)
     if strategy not in STRATEGIES:
         raise ConfigurationError(f"strategy must be one of {', '.join(STRATEGIES)}, not {strategy!r}")
@@ -99,15 +94,7 @@ async def prune_threads(
     when_pruned: Callable[[str], None],
     progress: Callable[[Progress], None] | None,
 ) -> PruneResult:
-    """Prune threads, each in one transaction.
-
-    Args:
-        runner: The database.
-        queries: The queries of its schema.
-        request: What to prune.
-        when_pruned: Called with each thread.
-        progress: Called after each thread.
-    """
+    """Prune threads, each in one transaction. Call `when_pruned` and `progress` after each thread."""
     ids, result, done, total = request.thread_ids, PruneResult(dry_run=request.dry_run), 0, 0
     if progress is not None:
         total = await runner.run(count_visited_threads, queries) if ids is None else len(ids)
@@ -124,20 +111,17 @@ async def prune_threads(
 
 
 async def prune_thread(db: Connection, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:
-    """Prune one thread, in one transaction; safe to repeat, and while runs append to it.
+    """Prune one thread, in one transaction. Safe to repeat, and safe while runs append.
 
-    With `"keep_latest"`, the following stay in each namespace: the `keep_last` newest checkpoints; checkpoints younger
-    than `older_than`; labelled checkpoints, with the state of their subgraphs at that time; every leaf with pending
-    writes, because an interrupt may be half-answered or a run may continue from it; and the ancestors that a kept
-    checkpoint needs to rebuild its DeltaChannels. The namespace of a subgraph call is removed with the root checkpoint
-    of the call. Messages stay as long as a branch has them. Pending writes without a checkpoint are removed after a
-    day.
+    With `"keep_latest"`, each namespace keeps: the `keep_last` newest checkpoints; checkpoints younger than
+    `older_than`; labelled checkpoints with the state of their subgraphs; leaves with pending writes, from which a run
+    may continue; and the ancestors from which kept checkpoints rebuild their DeltaChannels. The namespace of a subgraph
+    call is removed with the root checkpoint of the call. Messages stay as long as a branch has them.
 
-    If a checkpoint that must be read for this choice is damaged, the thread is left unchanged. The result and the log
-    name it.
+    If one of these checkpoints is damaged, the thread is left unchanged. The result and the log name the thread.
     """
     if not request.dry_run:
-        # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
+        # Move most journal entries before the transaction, to hold its locks for a shorter time.
         await journal.write(db, queries, [thread_id])
     try:
         return await _prune_thread(db, queries, request, thread_id)
@@ -152,7 +136,7 @@ async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest,
         # This lock prevents new labels and holds while rows are being removed.
         found = await db.fetch(queries.keep_labels, key)
         if found and found[0][2] is not None:
-            # The thread is archived, so only its own row is in the database.
+            # The thread is archived.
             return PruneResult(dry_run=request.dry_run)
         if await is_kept(db, queries, thread_id, "not pruned"):
             return PruneResult(dry_run=request.dry_run, held=(thread_id,))
@@ -174,7 +158,7 @@ async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest,
         kept = await _kept(db, queries, request, outline, thread_id)
         going = [row for row in outline if (row.namespace, row.id) not in kept]
         if going and not request.dry_run and any(row.metadata.get(DELTA_COUNTERS) for row in outline):
-            # A concurrent put may build on one of these checkpoints, and need it to rebuild its DeltaChannels.
+            # Lock these checkpoints. A concurrent put may build on one of them, and need it for DeltaChannels.
             await db.fetch(queries.lock_checkpoints, {**key, **_listed(going)})
             locked = {(row.namespace, row.id) for row in going}
             outline = await _read_outline(db, queries, thread_id, request.older_than)
@@ -210,9 +194,9 @@ def _listed(rows: Sequence[_Row]) -> dict[str, list[str]]:
 async def _note_next(
     db: Connection, queries: Queries, thread_id: str, outline: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> None:
-    """If all children of a kept checkpoint are removed, note that the thread has advanced from the checkpoint.
+    """If all children of a kept checkpoint are removed, store in the checkpoint that it had children.
 
-    Without this, the writes of the superstep that started from the checkpoint would seem to be pending again.
+    Otherwise, the writes of the next superstep would seem to be pending again.
     """
     for namespace, rows in _by_namespace(outline).items():
         following: dict[str, str] = {}
@@ -238,7 +222,7 @@ async def _prune_record(
 ) -> None:
     """Remove the messages of pruned checkpoints, and record an event of the prune.
 
-    Messages of a subgraph stay as long as the thread has a branch that went through the subgraph.
+    Messages of a subgraph stay as long as a branch has run the subgraph.
     """
     stays = kept | {key for key in _ancestors(outline, kept) if key[0]}
     lost = [row for row in outline if (row.namespace, row.id) not in stays]
@@ -260,7 +244,7 @@ async def _prune_record(
 
 
 def _ancestors(outline: Sequence[_Row], kept: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return kept checkpoints and their ancestors, with the subgraphs' checkpoints that belong to these."""
+    """Return kept checkpoints, their ancestors, and the checkpoints of their subgraphs."""
     parents = {(row.namespace, row.id): row.parent_id for row in outline}
     passed: set[tuple[str, str]] = set()
     for namespace, start in kept:
@@ -276,7 +260,7 @@ def _ancestors(outline: Sequence[_Row], kept: set[tuple[str, str]]) -> set[tuple
 
 
 class _Row(NamedTuple):
-    """The data of a checkpoint that decide whether the checkpoint stays."""
+    """The data that decide whether a checkpoint stays."""
 
     namespace: str
     id: str
@@ -314,8 +298,8 @@ async def _kept(
     roots = {row.id for row in outline if row.namespace == ""}
     for rows in namespaces.values():
         root = _root_of(rows[-1])
-        # The namespace of a subgraph call ends in a colon and its task's id. A subgraph compiled with checkpointer=True
-        # has no task id, and its state outlives the call. A call whose root checkpoint is not stored yet is kept.
+        # The namespace of a subgraph call ends in a colon and the task's id. The namespace of a subgraph compiled with
+        # checkpointer=True has no task id, and outlives the call. A call without a stored root checkpoint is kept.
         is_call = ":" in rows[-1].namespace
         if not is_call or root not in roots or ("", root) in kept:
             kept.update(_resume_points(rows, request.keep_last))
@@ -329,9 +313,9 @@ async def _kept(
 def _labelled(outline: Sequence[_Row]) -> set[tuple[str, str]]:
     """Return labelled checkpoints, their root checkpoints, and the state of their subgraphs.
 
-    If a labelled checkpoint is replayed, a subgraph compiled with `checkpointer=True` continues from its own newest
-    checkpoint that is older than the labelled checkpoint. In a fork from the labelled checkpoint, it continues from its
-    own newest checkpoint that belongs to an ancestor of the labelled checkpoint.
+    A subgraph compiled with `checkpointer=True` has two states to keep. In a replay of the labelled checkpoint, the
+    subgraph continues from its newest checkpoint before the labelled checkpoint. In a fork, it continues from its
+    newest checkpoint that belongs to an ancestor of the labelled checkpoint.
     """
     kept = {(row.namespace, row.id) for row in outline if row.is_labelled}
     kept |= {("", root) for row in outline if row.is_labelled and row.namespace and (root := _root_of(row))}
@@ -367,7 +351,7 @@ def _resume_points(rows: Sequence[_Row], keep_last: int) -> Iterable[tuple[str, 
 async def _sending_parents(
     db: Connection, queries: Queries, thread_id: str, namespace: str, rows: Sequence[_Row], kept: set[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """Return the parents that hold pending sends of kept checkpoints, as in checkpoint formats before 4."""
+    """Return the parents that hold pending sends of kept checkpoints in formats before 4."""
     at_risk = {row.id: row.parent_id for row in rows if (namespace, row.id) in kept and row.parent_id}
     at_risk = {id: parent_id for id, parent_id in at_risk.items() if (namespace, parent_id) not in kept}
     key = {"thread_id": thread_id, "checkpoint_ns": namespace}
@@ -434,26 +418,16 @@ async def _stored_channels(db: Connection, queries: Queries, thread_id: str, nam
             return found
 
 
-# A put may be retried for minutes, and a suspended machine may continue hours later.
+# A suspended machine may continue a put hours later.
 _ORPHAN_AGE: Final = timedelta(days=1)
 
 
 async def sweep_orphans_of(
     db: Connection, queries: Queries, thread_id: str, older_than: timedelta | None = None, *, dry_run: bool = False
 ) -> tuple[int, int]:
-    """Remove the orphaned writes of one thread, in one statement. Safe to repeat, and while runs append.
+    """Remove the orphaned writes of one thread, and return the number and bytes of the removed rows. Safe to repeat.
 
-    A checkpoint of a format before 4 has its pending sends among its parent's writes. So these writes stay.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        thread_id: The thread.
-        older_than: Minimum age. A smaller age than a day has no effect.
-        dry_run: Only count.
-
-    Returns:
-        Number and bytes of the removed rows.
+    The writes must be at least a day old. Writes that hold the pending sends of a checkpoint format before 4 stay.
     """
     parameters: dict[str, Any] = {"thread_id": thread_id, "older_than": max(_ORPHAN_AGE, older_than or _ORPHAN_AGE)}
     children = await db.fetch(queries.get_children_of_orphans, parameters)
@@ -464,11 +438,7 @@ async def sweep_orphans_of(
 
 
 async def sweep_orphans(db: Connection, queries: Queries) -> int:
-    """Remove the orphaned writes of all threads. Page by page, one statement per thread; safe to repeat.
-
-    Returns:
-        The number of removed rows.
-    """
+    """Remove the orphaned writes of all threads, and return the number of removed rows. Safe to repeat."""
     gone, cursor = 0, ""
     while True:
         page: dict[str, Any] = {"cursor_id": cursor, "page_size": _THREAD_PAGE, "older_than": _ORPHAN_AGE}
@@ -476,7 +446,7 @@ async def sweep_orphans(db: Connection, queries: Queries) -> int:
         for thread_id, has_orphans in found:
             cursor = thread_id
             if has_orphans:
-                # The journal may have newer entries of a run, which show that the run is alive.
+                # Entries in the journal may show that a run is alive.
                 await journal.write(db, queries, [thread_id])
                 gone += (await sweep_orphans_of(db, queries, thread_id))[0]
         if len(found) < _THREAD_PAGE:

@@ -1,4 +1,4 @@
-"""Rows of threads: creating, copying and deleting them."""
+"""Creation, copying and deletion of threads."""
 
 from __future__ import annotations
 
@@ -40,20 +40,16 @@ async def delete_thread(
 ) -> PruneResult:
     """Remove every row of a thread from every table. One transaction; an unknown thread is no error.
 
-    If there are budgets, today's cost of its model calls is kept, without the thread's id.
+    If there are budgets, today's cost of the thread's model calls is kept without the thread's id.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
         tombstones_for: Time for which guarded writes to the thread are refused.
-        by: Name of the person who deletes the thread, for an event that stays. If several persons delete it, only the
-            first gets an event.
+        by: Name of the person who deletes the thread, for an event that stays.
         keeps_ends: Whether to keep undelivered webhooks of the thread's runs, and the rows of runs with a `delete_at`.
-        why: Why the chain of the thread's events ends, if the events are chained.
-
-    Returns:
-        The removed rows.
+        why: Reason for the end of the chain of the thread's events.
 
     Raises:
         ThreadHeldError: If a hold protects the thread.
@@ -63,7 +59,7 @@ async def delete_thread(
     result = PruneResult()
     has_budgets = await gather_costs(db, queries, thread_id)
     async with db.transaction():
-        # A put locks the thread's row before checkpoints. So this statement locks the row before the deletion.
+        # Lock the thread's row before checkpoints, as a put does.
         await refuse_held(db, queries, thread_id)
         if tombstones_for:
             await store_tombstone(db, queries, thread_id, tombstones_for.total_seconds())
@@ -73,19 +69,17 @@ async def delete_thread(
             result = replace(result, threads=result.threads or gone)
             if not checkpoints:
                 break
-            # While the statement waited, a put may have committed a new checkpoint. Only the next statement sees it and
-            # the segments that it refers to.
+            # While the statement waited, a put may have committed a checkpoint, which only another statement sees.
         segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
-        # Rows of the queue are deleted before recorded runs, because a claim locks rows in this order.
+        # Delete rows of the queue before recorded runs, because a claim locks rows in this order.
         await db.execute(queries.delete_queued, {**key, "run_ids": None})
         await db.execute(queries.delete_streams, {**key, "run_ids": None, "keeps_ends": keeps_ends})
-        # Journal entries are deleted before recorded rows. This statement waits for a writer that is moving an entry to
-        # the recorded rows.
+        # Delete journal entries before recorded rows. This waits for a writer that moves an entry to recorded rows.
         await db.execute(queries.delete_entries, {**key, "run_ids": None})
         if has_budgets:
             await keep_costs(db, queries, thread_id)
         await db.execute(queries.delete_record, {**key, "keeps_ends": keeps_ends, "was_there": result.threads > 0})
-        # Another user may create a thread under the same id. The schedules of the deleted thread must not run on it.
+        # Another user may create a thread with this id. The deleted thread's schedules must not run on the new thread.
         await db.execute(queries.delete_schedules_of, key)
         await end_chain(db, queries, thread_id, why)
         if by is not None and result.threads:
@@ -96,21 +90,13 @@ async def delete_thread(
 async def delete_for_runs(
     db: Connection, queries: Queries, run_ids: Sequence[str], thread_id: str | None = None
 ) -> list[str]:
-    """Remove checkpoints and records of some runs, in one transaction per thread; safe to repeat.
+    """Remove checkpoints and records of some runs, and return the threads that may have had such rows.
 
-    Copies and forks of a run's rows stay.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        run_ids: The runs.
-        thread_id: The only thread from which to remove the runs; by default all their threads.
-
-    Returns:
-        The threads that may have had such rows.
+    One transaction for each thread; safe to repeat. With `thread_id`, only this thread is changed. Copies and forks of
+    a run's rows stay.
 
     Raises:
-        ThreadHeldError: If a hold protects one of the threads. The runs stay in this thread and in later threads.
+        ThreadHeldError: If a hold protects a thread. The runs stay in this thread and in later threads.
     """
     if thread_id is not None:
         threads = [thread_id]
@@ -121,27 +107,27 @@ async def delete_for_runs(
             await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [one]})
             await refuse_held(db, queries, one)
             if await delete_runs_of(db, queries, one, run_ids):
-                # Another run of the thread may have waited for one of the deleted runs.
+                # Another run of the thread may have waited for a deleted run.
                 await db.execute(queries.promote_next, {"thread_ids": [one]})
     return threads
 
 
 async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str]) -> bool:
-    """Remove checkpoints and records of some runs of one thread, also from the queue. Call it in a transaction.
+    """Remove some runs of one thread, also from the queue. Call this in a transaction.
 
     Returns:
         Whether one of the runs may have been in the queue.
     """
     key = {"thread_id": thread_id, "run_ids": list(run_ids)}
     has_budgets = await gather_costs(db, queries, thread_id)
-    # Rows of the queue are deleted before recorded runs, because a claim locks rows in this order.
+    # Delete rows of the queue before recorded runs, because a claim locks rows in this order.
     may_be_queued = await db.execute(queries.delete_queued, key) > 0
     await db.execute(queries.delete_streams, {**key, "keeps_ends": False})
-    # This lock prevents a new label on a checkpoint that is about to be deleted.
+    # This lock prevents new labels on these checkpoints.
     await db.fetch(queries.keep_labels, {"thread_id": thread_id})
     going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]
     await release_messages(db, queries, thread_id, going)
-    # Journal entries are deleted before recorded rows. This statement waits for a writer that is moving an entry there.
+    # Delete journal entries before recorded rows. This waits for a writer that moves an entry to recorded rows.
     await db.execute(queries.delete_entries, key)
     if has_budgets:
         await keep_costs(db, queries, thread_id, run_ids)
@@ -154,16 +140,7 @@ async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_i
 async def copy_thread(
     db: Connection, queries: Queries, source_id: str, target_id: str, owner: str | None = None
 ) -> None:
-    """Copy a thread with ids, parents, namespaces, forks and pending writes. One transaction; safe to repeat.
-
-    Messages, projected channels and tool executions are copied, too, but not runs, spans and events.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        source_id: The thread.
-        target_id: The copy.
-        owner: The owner of the copy, as `request_owner` returns it; by default the source's owner.
+    """Copy a thread without runs, spans and events. One transaction; safe to repeat.
 
     Raises:
         ConfigurationError: If the target has checkpoints that the source does not have, or is the source.
@@ -176,7 +153,7 @@ async def copy_thread(
     if db.keys is not None:
         db.keys.note_copy(source_id, target_id, None if owner is None else json.loads(owner))
     key = {"source_id": source_id, "target_id": target_id}
-    # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
+    # Move most journal entries before the transaction, to hold its locks for a shorter time.
     await journal.write(db, queries, [source_id])
     async with db.transaction():
         await keep_source(db, queries, source_id)
@@ -196,16 +173,10 @@ async def copy_thread(
 
 
 async def release_messages(db: Connection, queries: Queries, thread_id: str, checkpoint_ids: Sequence[str]) -> None:
-    """Store all messages of removed ancestors with their remaining children.
+    """Store the messages of root checkpoints that are about to be removed with their remaining children.
 
-    Call it in the transaction that then removes the ancestors. A concurrent put on such an ancestor either was
-    committed before, with complete messages, or it waits. Then it finds its parent gone, and records all its messages.
-
-    Args:
-        db: The connection, in a transaction.
-        queries: The queries of the schema.
-        thread_id: The thread.
-        checkpoint_ids: Checkpoints of the root namespace that are about to be removed.
+    Call this in the transaction that removes the checkpoints. A concurrent put on such a checkpoint waits, finds its
+    parent missing, and records all of its messages.
     """
     if not checkpoint_ids:
         return
@@ -222,7 +193,7 @@ class CreateRequest:
     Attributes:
         row: The row of the thread.
         refuses: Whether an existing thread is an error.
-        scope: Metadata that an existing thread must contain to be returned, as `request_scope` returns it.
+        scope: Metadata that an existing thread must contain to be returned.
     """
 
     row: dict[str, Any]
@@ -231,11 +202,7 @@ class CreateRequest:
 
 
 def request_thread(thread_id: str | int | UUID | None, **options: Unpack[ThreadOptions]) -> CreateRequest:
-    """Validate a request to create a thread.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate a request to create a thread."""
     if unknown := options.keys() - ThreadOptions.__annotations__.keys():
         raise ArgumentTypeError(
             f"options must be among {', '.join(sorted(ThreadOptions.__annotations__))}, not {min(unknown)!r}"
@@ -259,11 +226,7 @@ def request_thread(thread_id: str | int | UUID | None, **options: Unpack[ThreadO
 
 
 def request_owner(owner: ThreadOwner | None) -> str | None:
-    """Return the owner of a copy as JSON text; `None` for the owner of the source.
-
-    Raises:
-        ConfigurationError: If the owner cannot be stored.
-    """
+    """Return the owner of a copy as JSON text; `None` for the owner of the source."""
     if owner is None:
         return None
     if unknown := owner.keys() - ThreadOwner.__annotations__.keys():
@@ -274,9 +237,7 @@ def request_owner(owner: ThreadOwner | None) -> str | None:
 
 
 async def create_thread(db: Connection, queries: Queries, request: CreateRequest) -> Thread:
-    """Insert a thread without checkpoints, and return it; return an existing thread unchanged.
-
-    One round trip; two if the thread exists.
+    """Insert a thread without checkpoints, and return the new or existing thread. One or two round trips.
 
     Raises:
         ThreadExistsError: If an existing thread is refused or out of scope.
@@ -291,7 +252,7 @@ async def create_thread(db: Connection, queries: Queries, request: CreateRequest
         is_made = row[0] is not None
     finally:
         if db.keys is not None and not is_made:
-            # If the thread exists already, its owner may differ from the owner that was noted above.
+            # An existing thread may have another owner.
             db.keys.forget_thread(thread_id)
     if deleted_at is not None:
         raise ThreadDeletedError(thread_id, deleted_at)

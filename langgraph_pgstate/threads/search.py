@@ -24,11 +24,7 @@ SORT_KEYS = ("updated_at", "created_at", "thread_id", "status")
 
 
 def list_threads(**filters: Unpack[ThreadTextSearch]) -> Read[Page[Thread]]:
-    """Return a `Read` of a page of threads, most recently updated first. It reads no checkpoint.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of a page of threads, most recently updated first."""
     check_filters(filters, ThreadTextSearch)
     status = filters.get("status")
     if status is not None and status not in STATUSES:
@@ -37,8 +33,8 @@ def list_threads(**filters: Unpack[ThreadTextSearch]) -> Read[Page[Thread]]:
     if archived not in (None, True, False):
         raise ConfigurationError(f"archived must be True, False or None, got {archived!r}")
     updated_at, thread_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, ""))
-    # Every mapping contains the empty mapping, so an empty mapping is no condition. The first given condition finds
-    # candidates through its index. The other conditions filter the candidates.
+    # The first given condition finds candidates through its index, and the other conditions filter them. An empty
+    # mapping is no condition.
     content = {
         "text": text_of("text", filters.get("text") or None),
         "metadata": json_of("metadata", filters.get("metadata") or None),
@@ -65,22 +61,14 @@ def list_threads(**filters: Unpack[ThreadTextSearch]) -> Read[Page[Thread]]:
 
 
 def list_sorted(**filters: Unpack[SortedThreads]) -> Read[tuple[Thread, ...]]:
-    """Return a `Read` of threads from an offset. It reads no checkpoint.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of threads from an offset."""
     check_filters(filters, SortedThreads)
     order = sorting_of(filters, "threads", SORT_KEYS)
     return read_all("sort_threads", {**_selection(filters), **order}, Thread)
 
 
 def count_threads(**filters: Unpack[ThreadSelection]) -> Read[int]:
-    """Return a `Read` of the number of threads. It reads all threads that an index does not exclude.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of the number of threads."""
     check_filters(filters, ThreadSelection)
     return Read("count_selected_threads", _selection(filters), number)
 
@@ -92,7 +80,6 @@ async def get_thread(db: Connection, queries: Queries, thread_id: str, scope: li
 
 
 def _selection(filters: ThreadSelection) -> dict[str, Any]:
-    """Return the query parameters of a selection."""
     if filters.get("cursor") is not None:
         raise ConfigurationError("cursor must not be given for threads that are read by offset")
     plain: Any = {name: value for name, value in filters.items() if name in ThreadSearch.__annotations__}
@@ -121,11 +108,7 @@ class ThreadChange:
 
 
 def request_change(metadata: Mapping[str, Any], expected_version: int | None, *titles: str | None) -> ThreadChange:
-    """Validate a change of metadata, and of the title if one is given.
-
-    Raises:
-        ConfigurationError: If the change cannot be stored.
-    """
+    """Validate a change of metadata, and of the title if a title is given."""
     return ThreadChange(
         json_of("metadata", metadata) or "{}",
         bool(titles),
@@ -135,7 +118,7 @@ def request_change(metadata: Mapping[str, Any], expected_version: int | None, *t
 
 
 async def change_thread(db: Connection, queries: Queries, thread_id: str, change: ThreadChange) -> Thread:
-    """Change a thread's title or metadata. Atomic; safe to repeat, because the version changes only with the content.
+    """Change a thread's title or metadata. Atomic; safe to repeat.
 
     Raises:
         NotFoundError: If there is no such thread.
@@ -156,7 +139,7 @@ async def change_thread(db: Connection, queries: Queries, thread_id: str, change
         raise NotFoundError(f"there is no thread {thread_id!r}")
     if changed or change.expected_version in (None, thread.version):
         return thread
-    # A retry after a lost connection may find that its own change is committed already.
+    # After a lost connection, the first attempt may have been committed.
     lacks = await db.fetch(queries.would_change_thread, parameters)
     if thread.version == (change.expected_version or 0) + 1 and not lacks[0][0]:
         return thread
@@ -166,7 +149,7 @@ async def change_thread(db: Connection, queries: Queries, thread_id: str, change
 async def _change_encrypted(
     db: Connection, queries: Queries, parameters: dict[str, Any], change: ThreadChange
 ) -> Thread:
-    """Change a thread with encrypted metadata, which PostgreSQL cannot merge. Two round trips; more in a conflict."""
+    """Change a thread with encrypted metadata, which PostgreSQL cannot merge."""
     thread_id, given = parameters["thread_id"], orjson.loads(change.metadata)
     for _ in range(_CHANGE_ATTEMPTS):
         thread = await get_thread(db, queries, thread_id)
@@ -184,19 +167,12 @@ async def _change_encrypted(
 
 
 def request_status(status: str) -> str:
-    """Validate a status that a thread may be given.
-
-    Raises:
-        ConfigurationError: If the status cannot be set.
-    """
+    """Validate a status that the caller sets."""
     if status not in ("idle", "interrupted"):
         raise ConfigurationError(f"status must be 'idle' or 'interrupted', not {status!r}")
     return status
 
 
 async def settle_thread(db: Connection, queries: Queries, thread_id: str, status: str) -> bool:
-    """Set the status of a thread without a run. Return whether the status has changed.
-
-    One statement; safe to repeat.
-    """
+    """Set the status of a thread without a run, and return whether the status has changed. Safe to repeat."""
     return bool(await db.fetch(queries.settle_thread, {"thread_id": thread_id, "status": status}))

@@ -22,8 +22,8 @@ ORDER BY t.updated_at DESC, t.thread_id
 LIMIT :page_size;
 
 -- name: search_threads
--- Return the columns of `list_threads` for threads with some content. The condition that `driver` names finds
--- candidates, and the other conditions filter them.
+-- Return the columns of `list_threads` for threads with some content. The condition `driver` finds candidates, and the
+-- other conditions filter them.
 -- opens: threads.title
 -- opens: threads.metadata
 -- matches: threads.metadata
@@ -93,8 +93,7 @@ FROM /*schema*/threads t
 WHERE t.thread_id = :thread_id::text AND (:scope::text[] IS NULL OR t.metadata @> ANY(:scope::text[]::jsonb[]));
 
 -- name: update_thread
--- Merge metadata and set a title, unless the version is not the expected one or the thread would not change. Return the
--- version.
+-- Merge metadata and set a title, if the version is expected and the thread would change. Return the version.
 -- seals: threads.title
 -- seals: threads.metadata
 UPDATE /*schema*/threads SET

@@ -20,7 +20,7 @@ SELECT
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
 -- name: delete_record
--- Delete all records of a thread other than its checkpoints. With `keeps_ends`, keep its webhooks, and runs that have a
+-- Delete all records of a thread other than its checkpoints. With `keeps_ends`, keep webhooks, and runs with a
 -- `delete_at`. Keep the event of the person who deleted the thread, unless the thread exists again.
 -- leaves: events.payload
 WITH gone_projection AS (
@@ -78,7 +78,7 @@ SELECT
         WHERE thread_id = ANY(:thread_ids::text[]));
 
 -- name: find_strangers
--- Return at most one checkpoint of the target thread that the source does not have; a copy must not mix two histories.
+-- Return at most one checkpoint of the target thread that the source does not have.
 WITH known AS MATERIALIZED (
     SELECT s.checkpoint_ns, s.checkpoint_id FROM /*schema*/checkpoints s WHERE s.thread_id = :source_id
 )
@@ -89,10 +89,9 @@ WHERE t.thread_id = :target_id AND NOT EXISTS (
 LIMIT 1;
 
 -- name: copy_thread
--- Copy a thread from one snapshot, with its messages, projection, labels and tool executions, so that the copy reuses
--- results recorded before it was made. Copied checkpoints keep their ids. Runs, spans and events are not copied. If the
--- metadata of a checkpoint has the thread's id, the copied metadata has the copy's id. An owner is an object with
--- `metadata`, `user_id` and `tenant_id`; null is the source's owner.
+-- Copy a thread with its messages, projection, labels and tool executions. Copied checkpoints keep their ids. Runs,
+-- spans and events are not copied. If a checkpoint's metadata have the thread's id, the copy has the new id instead. An
+-- owner is an object with `metadata`, `user_id` and `tenant_id`; null is the source's owner.
 -- leaves: checkpoints.state
 -- leaves: checkpoints.metadata
 -- leaves: segments.data
@@ -110,7 +109,7 @@ LIMIT 1;
 -- leaves: tool_executions.error_message
 WITH source AS MATERIALIZED (
     SELECT agent,
-        -- The owner is set at once, because some users who may see the source must not see the copy.
+        -- Set the owner at once, because users who may see the source may not see the copy.
         CASE WHEN :owner::text::jsonb IS NULL THEN user_id ELSE :owner::text::jsonb ->> 'user_id' END,
         CASE WHEN :owner::text::jsonb IS NULL THEN tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
         now(), now(), title, coalesce(:owner::text::jsonb -> 'metadata', metadata), forked_from_thread_id,
@@ -219,8 +218,7 @@ SELECT count(*) FROM (
 ) AS visited;
 
 -- name: list_thread_ids
--- Return a page of thread ids, in order, after a cursor. Threads with only pending writes are included. For jobs that
--- visit every thread.
+-- Return a page of thread ids, in order, after a cursor. Threads with only pending writes are included.
 (SELECT thread_id FROM /*schema*/threads WHERE thread_id > :cursor_id::text ORDER BY thread_id LIMIT :page_size)
 UNION
 (SELECT DISTINCT thread_id FROM /*schema*/writes WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)

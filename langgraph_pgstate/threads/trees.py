@@ -18,11 +18,7 @@ from langgraph_pgstate.threads.types import CheckpointState, CheckpointTree, Tre
 
 
 def list_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, limit: int) -> Read[CheckpointTree]:
-    """Return a `Read` of the checkpoints around a checkpoint, newest first. It reads no state.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of the checkpoints around a checkpoint, newest first."""
     size, middle = page_size(limit), MAX_ID if checkpoint_id is None else identifier("checkpoint_id", checkpoint_id)
     parameters = {
         "thread_id": thread_id_of(thread_id),
@@ -41,7 +37,7 @@ def list_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, lim
 def _tree_of(rows: Rows, limit: int, middle: str) -> CheckpointTree:
     newer = sum(row[0] > middle for row in rows)
     older = len(rows) - newer
-    # Half of the checkpoints on each side, unless one side has fewer.
+    # Show half of the checkpoints on each side, unless one side has fewer.
     first = newer - min(newer, max(limit // 2, limit - older))
     shown = rows[first : first + limit]
     nodes = []
@@ -52,11 +48,7 @@ def _tree_of(rows: Rows, limit: int, middle: str) -> CheckpointTree:
 
 
 def find_step(thread_id: str, step: int, checkpoint_ns: str) -> Read[str | None]:
-    """Return a `Read` of the newest checkpoint of a superstep, or of the last superstep before it.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of the newest checkpoint of a superstep, or of the last earlier superstep."""
     if isinstance(step, bool) or not isinstance(step, int) or abs(step) >= 2**31:
         raise ConfigurationError(f"step must be a whole number of 32 bits, not {step!r}")
     key = {"thread_id": thread_id_of(thread_id), "checkpoint_ns": identifier("checkpoint_ns", checkpoint_ns)}
@@ -72,7 +64,6 @@ async def read_checkpoint(
 
     Raises:
         NotFoundError: If there is no such checkpoint.
-        PGStateError: Like `differences.read_states`.
     """
     loaded, values = await read_state(db, queries, codec, address, versions)
     parent = (loaded.parent_config or {}).get("configurable", {})

@@ -1,8 +1,8 @@
 -- name: list_tree
--- Return the checkpoints of a namespace around a checkpoint, newest first, without states. Each has: its label; the
+-- Return the checkpoints of a namespace around a checkpoint, newest first, without states. Each row has: the label; the
 -- nodes of the next superstep that have written; the numbers of all interrupts and of interrupts whose task has not
--- continued; the answered interrupts; the interrupted run; the subgraphs that ran. The path of a task that was sent, or
--- that handles an error, does not name its node. So the node is read from the task's span.
+-- continued; the answered interrupts; the interrupted run; the subgraphs that ran. If a task's path does not name the
+-- node (a sent task, or an error handler), the node is read from the task's span.
 -- leaves: checkpoints.metadata
 WITH RECURSIVE shown AS MATERIALIZED (
     (

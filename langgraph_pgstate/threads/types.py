@@ -34,11 +34,9 @@ class ThreadOptions(TypedDict, total=False):
         user_id: The user.
         tenant_id: The tenant.
         agent: The graph or agent.
-        ttl: Time for which the thread is kept after its last access; for ever by default.
-        ttl_strategy: What happens at expiry: `delete`, the default, or `keep_latest`, which prunes all but its newest
-            checkpoints.
-        if_exists: `raise` an error if there is a thread under the id (the default), or `do_nothing` and return the
-            existing thread.
+        ttl: Time for which the thread is kept after its last access. By default, for ever.
+        ttl_strategy: What happens at expiry: `delete`, the default, or `keep_latest`, which prunes the thread.
+        if_exists: `raise` an error if the thread exists (the default), or `do_nothing` and return the existing thread.
         scope: Metadata that an existing thread must contain to be returned.
     """
 
@@ -61,7 +59,7 @@ class LineageStep:
         thread_id: The thread.
         checkpoint_ns: The namespace.
         checkpoint_id: The checkpoint.
-        parent_checkpoint_id: The parent checkpoint. For the first step, a pruned checkpoint or `None`.
+        parent_checkpoint_id: The parent checkpoint. The first step has a pruned parent or `None`.
         step: The superstep that made the checkpoint.
         source: `input`, `loop`, `update` or `fork`.
         created_at: Creation time by the database's clock.
@@ -96,9 +94,9 @@ class Branch:
         checkpoint_ns: The namespace.
         checkpoint_id: The leaf.
         path: Ids from the root to the leaf, both included.
-        forked_from: The last checkpoint on the path that other branches share. `None` if no branch forks from the path.
-            A prune may have removed the checkpoint.
-        is_head: Whether the leaf is the newest checkpoint. A run that names no checkpoint continues from it.
+        forked_from: The last checkpoint on the path that other branches share; `None` if there is none. The checkpoint
+            may have been pruned.
+        is_head: Whether the leaf is the newest checkpoint, from which a run continues by default.
         step: The superstep that made the leaf.
         source: `input`, `loop`, `update` or `fork`.
         created_at: Creation time of the leaf, by the database's clock.
@@ -181,14 +179,14 @@ class TreeNode:
         created_at: Creation time by the database's clock.
         run_id: The run that made the checkpoint.
         label: The checkpoint's label, if it has one.
-        tasks: The nodes of the tasks that have written after this checkpoint; an empty text for a task of a `Send` that
-            has no recorded span.
+        tasks: The nodes of the tasks that have written after this checkpoint. A `Send` without a recorded span gives an
+            empty text.
         interrupts: Number of tasks that were interrupted after this checkpoint.
         pending: Number of interrupted tasks that have not continued.
         answered: Ids of the interrupts of this checkpoint that were answered.
-        interrupted_run_id: The run that was interrupted last after this checkpoint; `None` if it was not recorded.
-        subgraphs: Namespaces of subgraphs that ran after this checkpoint and have checkpoints. At most 500 namespaces
-            of a thread are read. A subgraph with `checkpointer=True` is listed only at its last call.
+        interrupted_run_id: The recorded run that was interrupted last after this checkpoint.
+        subgraphs: Namespaces of subgraphs that ran after this checkpoint. At most 500 namespaces of a thread are read.
+            A subgraph with `checkpointer=True` is listed only at its last call.
     """
 
     checkpoint_id: str
@@ -223,13 +221,13 @@ class CheckpointTree:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """A checkpoint with its state. Types that may not be built are plain data.
+    """A checkpoint with its state. Values of the application's own types are plain data.
 
     Attributes:
         thread_id: The thread.
         checkpoint_ns: The namespace.
         checkpoint_id: The checkpoint.
-        parent_checkpoint_id: The parent checkpoint; `None` if it no longer exists.
+        parent_checkpoint_id: The parent checkpoint; `None` if the parent no longer exists.
         metadata: Metadata of the checkpoint.
         values: Values of the channels, without the channels in which LangGraph stores the next tasks.
         schedule: Values of the channels with the next tasks.
@@ -276,10 +274,10 @@ class PruneResult:
         checkpoints: Checkpoint rows.
         writes: Rows of pending writes, including those whose checkpoint was never stored.
         segments: Segments that no remaining checkpoint refers to.
-        bytes: Stored size of the data of these rows, without PostgreSQL's per-row overhead.
+        bytes: Stored size of these rows, without PostgreSQL's per-row overhead.
         dry_run: Whether nothing was removed.
-        damaged: Ids of threads that were left unchanged because one of their checkpoints is damaged.
-        held: Ids of threads that were left unchanged because a hold protects them.
+        damaged: Ids of threads that were left unchanged because a checkpoint is damaged.
+        held: Ids of threads that a hold protected.
     """
 
     threads: int = 0
@@ -310,23 +308,22 @@ class Thread:
 
     Attributes:
         thread_id: The thread's id.
-        agent: The graph or agent that runs on it, if the config named one.
+        agent: The graph or agent that runs on the thread, if the config named one.
         user_id: The user, if the config named one.
         created_at: Time of the first `put`, by the database's clock.
-        updated_at: Time of a recent `put`; at most a few seconds behind the newest checkpoint.
+        updated_at: Time of a recent `put`, at most a few seconds before the newest checkpoint.
         tenant_id: The tenant, if the config named one.
-        status: `idle`, `busy`, `interrupted` or `error`. The recorder maintains it; without a recorder it is `idle`.
+        status: `idle`, `busy`, `interrupted` or `error`. Without a recorder, always `idle`.
         title: The thread's title.
         metadata: The caller's metadata. Updates are merged into it.
         version: Number of updates of title and metadata, starting at 1.
-        expires_at: Time after which maintenance deletes or prunes the thread unless it is in use. `None` for never, and
-            for a pruned thread until its next access.
-        ttl_strategy: What happens at expiry: `delete`, or `keep_latest`, which prunes all but its newest checkpoints.
-        forked_from_thread_id: The thread it was forked from, if any.
-        forked_from_checkpoint_id: The checkpoint of that thread from which it starts.
-        archived_at: Time at which it was archived, so that only this row is in the database; `None` if it is not
-            archived.
-        is_held: Whether a legal hold protects it, so that its rows are not deleted.
+        expires_at: Time after which a sweep deletes or prunes the thread; `None` for never. A pruned thread has `None`
+            until the next access.
+        ttl_strategy: What happens at expiry: `delete`, or `keep_latest`, which prunes the thread.
+        forked_from_thread_id: For a fork, the source.
+        forked_from_checkpoint_id: For a fork, the checkpoint of the source from which the fork starts.
+        archived_at: Time of the archiving, after which only this row is in the database; `None` if not archived.
+        is_held: Whether a legal hold protects the thread's rows from deletion.
         head_checkpoint_id: Newest checkpoint in the root namespace. Set only when a single thread is read.
         state: Projected channels. Set only when a single thread is read.
     """
