@@ -65,7 +65,7 @@ from langgraph_pgstate.threads.types import Progress
 
 OnProgress = Callable[[Progress], None]
 
-# SQLSTATE classes 22 and 54: the data of one thread does not fit the tables. Other threads may fit.
+# SQLSTATE classes of data that do not fit the tables. Other threads may fit.
 _DATA_ERRORS = ("22", "54")
 
 
@@ -75,10 +75,9 @@ class Admin:
     Args:
         database: The database.
         tenant: The tenant whose threads are processed, if tenants are kept apart.
-        serde: The serializer of the application's saver, if it is not the default. `check` and `upcast` decode with it.
-            With another serializer than LangGraph's own, an import does not split values into shared segments.
-        encryption: The encryption of the application's saver, if it has one.
-        retry: How often calls are repeated when a connection is lost.
+        serde: The serializer of the application's saver, if it is not the default.
+        encryption: The encryption of the application's saver, if any.
+        retry: How often to repeat calls after a lost connection.
 
     Example:
         >>> with Admin.open("postgresql://localhost/app") as admin:
@@ -140,10 +139,10 @@ class Admin:
         return self._queries.schema
 
     def status(self) -> SchemaStatus:
-        """Return the schema's version and pending migrations; version 0 if it was never set up.
+        """Return the schema's version and pending migrations. The version is 0 before the first `setup`.
 
         Raises:
-            MigrationConflictError: If an applied migration differs from the one this package ships.
+            MigrationConflictError: If an applied migration differs from this package's.
         """
         found: SchemaStatus = self._database.whole.run(schemas.get_status, self._queries)
         return found
@@ -161,8 +160,8 @@ class Admin:
         """Create the tables, or migrate them. One transaction; safe to repeat and from several processes at once.
 
         Args:
-            metadata_index: Also create a GIN index on all metadata.
-            file_index: Also create an index of trigrams on the texts of files, which `grep` uses. It needs pg_trgm.
+            metadata_index: Create a GIN index on all metadata.
+            file_index: Create an index of trigrams on the texts of files, which `grep` uses. Requires pg_trgm.
             tenancy: See `PGStateSaver.setup`.
             operators: See `PGStateSaver.setup`.
             workers: See `PGStateSaver.setup`.
@@ -173,9 +172,9 @@ class Admin:
 
         Raises:
             SchemaOutdatedError: If the schema is newer than this package.
-            MigrationConflictError: If an applied migration differs from the one this package ships.
-            ConfigurationError: If `file_index` is asked for, and the server has no pg_trgm.
-            TenantError: If `file_index` is asked for, and the tables keep tenants apart.
+            MigrationConflictError: If an applied migration differs from this package's.
+            ConfigurationError: With `file_index`, if the server has no pg_trgm.
+            TenantError: With `file_index`, if the tables keep tenants apart.
         """
         given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers, "audit": audit}
         applied: list[str] = self._database.whole.run(
@@ -189,15 +188,14 @@ class Admin:
         """Migrate the schema up or down to a version, in one transaction. Migrating down deletes data.
 
         Args:
-            version: The target version; by default the newest.
+            version: The target version. By default, the newest.
 
         Returns:
-            Names of the migrations in the order in which they were applied or reverted, each after `"up "` or
-            `"down "`.
+            Names of the applied or reverted migrations, in order, each after `"up "` or `"down "`.
 
         Raises:
             ConfigurationError: If there is no such version.
-            MigrationConflictError: If an applied migration differs from the one this package ships.
+            MigrationConflictError: If an applied migration differs from this package's.
         """
         target = self.status().expected if version is None else version
         moved: list[str] = self._database.whole.run(schemas.migrate_to, self._queries, target)
@@ -213,16 +211,13 @@ class Admin:
         return schemas.setup_script(check_schema_name(schema))
 
     def sizes(self) -> SchemaSizes:
-        """Return the sizes of the tables, of any schema version.
-
-        Rows are counted if all tables have less than 256 MB.
-        """
+        """Return the sizes of the tables. Rows are counted if all tables have less than 256 MB."""
         tables = self._database.run(overview.list_table_sizes, self._queries)
         orphans = self._database.run(overview.count_orphan_writes, self._queries, tables)
         return SchemaSizes(self._database.run(overview.get_server_version, self._queries), tuple(tables), orphans)
 
     def thread_size(self, thread_id: str) -> ThreadSize:
-        """Return the size of a thread; all zero if it does not exist."""
+        """Return the size of a thread; all zero if the thread does not exist."""
         return self._database.run(overview.get_thread_size, self._queries, thread_id_of(thread_id))
 
     def check(
@@ -233,15 +228,12 @@ class Admin:
         types: bool = False,
         progress: OnProgress | None = None,
     ) -> CheckReport:
-        """Read every checkpoint, follow its references, and report defects. Read-only, page by page.
-
-        Also compares the recorded messages of each checkpoint with the messages in its state.
+        """Read all checkpoints, their references and recorded messages, and report defects. Read-only, page by page.
 
         Args:
-            thread_id: The thread; by default all threads.
-            deep: Also decode every value with the serializer.
-            types: List the stored types outside LangGraph, including types of answers and tool results. Reads every
-                value and builds none. Cannot be combined with `deep`.
+            thread_id: The thread. By default, all threads.
+            deep: Decode every value with the serializer.
+            types: List the stored types outside LangGraph, without building values. Cannot be combined with `deep`.
             progress: Called after each thread.
 
         Returns:
@@ -287,11 +279,11 @@ class Admin:
     def rewrap_keys(self, *, every: bool = False, progress: Callable[[int], None] | None = None) -> int:
         """Wrap all data keys by the first master key of the encryption, and return how many were wrapped again.
 
-        Only the table of data keys is read and written, in pages of some hundred keys. If interrupted, a repeated call
-        continues. Before the call, give all programs the new master key. After it, they do not need the old one.
+        Only the table of data keys is read and written. If interrupted, a repeated call continues. Before the call,
+        give all programs the new master key. After the call, no program needs the old master key.
 
         Args:
-            every: Also wrap keys again that the first master key has wrapped, for example after it was rotated.
+            every: Wrap even keys that the first master key has wrapped, for example after its rotation.
             progress: Called with the number of keys so far.
 
         Raises:
@@ -310,14 +302,12 @@ class Admin:
     ) -> RotationReport:
         """Make new data keys, encrypt the old keys' values again, and retire the old keys. The application may run.
 
-        Rows are stored again in small transactions. Other processes may go on using the old keys from memory until
-        their `cache_for` ends. Then the rows that they wrote with these keys are encrypted again, too, and the old keys
-        are retired. Retired keys stay in the table, for archives and dumps.
-
-        If interrupted, a repeated call continues with the same keys. A call after the end begins a new rotation.
+        Rows are stored again in small transactions. Other processes use the old keys from memory until their
+        `cache_for` ends. Values that these processes wrote are encrypted afterwards, and the old keys are retired.
+        Retired keys stay in the table, for archives and dumps. If interrupted, a repeated call continues.
 
         Args:
-            scope: The only scope whose data key is replaced; by default the data keys of all scopes are.
+            scope: Replace only the data key of this scope. By default, the data keys of all scopes.
             wait: Whether to wait for other processes. If false, a later call must end the rotation.
             progress: Called after each page.
 
@@ -326,7 +316,7 @@ class Admin:
 
         Raises:
             ConfigurationError: If there is no encryption.
-            KeyUnavailableError: If a master key does not respond. Values that were encrypted again stay so.
+            KeyUnavailableError: If a master key does not respond.
         """
         self._database.run(schemas.check_version, self._queries)
         return rotation.rotate(self._database, self._keys(), self._queries, scope, wait, progress)
@@ -335,8 +325,8 @@ class Admin:
         """Encrypt values that are stored in plain text, in small transactions. The application may run; safe to repeat.
 
         Raises:
-            ConfigurationError: If there is no encryption, or it does not have `accept_plain`.
-            KeyUnavailableError: If a master key does not respond. Values that were encrypted stay so.
+            ConfigurationError: If there is no encryption with `accept_plain`.
+            KeyUnavailableError: If a master key does not respond.
         """
         keys = self._keys()
         if not keys.encryption.accept_plain:
@@ -348,15 +338,15 @@ class Admin:
         """Store digests of the words of messages and memories that were encrypted without `search="words"`.
 
         First give all programs an encryption with `search="words"`. The application may run; safe to repeat. The words
-        come from an item's fields to index. Without such fields, they come from its `content`, and without a `content`
-        from its whole value. Content that does not decrypt is not changed.
+        come from an item's fields to index, or else from its `content`, or else from the whole value. Content that does
+        not decrypt is not changed.
 
         Returns:
-            A report. Its `rows` counts the rows that were read. Its `values` counts the rows that got digests.
+            A report: `rows` is the number of rows read, `values` the number of rows that got digests.
 
         Raises:
-            ConfigurationError: If there is no encryption, or it does not have `search="words"`.
-            KeyUnavailableError: If a master key does not respond. Digests that were stored stay.
+            ConfigurationError: If there is no encryption with `search="words"`.
+            KeyUnavailableError: If a master key does not respond.
         """
         if not self._keys().finds_words:
             raise ConfigurationError("encryption must have search='words' to store digests of words")
@@ -379,24 +369,24 @@ class Admin:
     ) -> UpcastReport:
         """Upcast stored checkpoints to a state version, instead of at each read.
 
-        Each checkpoint is one transaction. If interrupted, a repeated call continues. Safe while programs of that
-        version run. Programs of an older version can no longer read the upcast checkpoints. Projected channels and
-        messages are updated when their thread continues. The next prune removes the old values.
+        Each checkpoint is one transaction. If interrupted, a repeated call continues. Programs of the new version may
+        run. Programs of an older version can no longer read the upcast checkpoints. Projected channels and messages are
+        updated when the thread continues. The next prune removes the old values.
 
         Args:
             state_version: The version, as in the application's saver.
-            upcasters: Functions that convert channel values to each version from the one before.
+            upcasters: Functions by target version. Each function converts channel values of the version before.
             thread_ids: Only these threads.
-            dry_run: Change nothing, only report.
+            dry_run: Report the changes, and make none.
             progress: Called after each thread.
 
         Returns:
-            The changes, done or possible. A checkpoint that cannot be upcast is reported and left unchanged.
+            The changes. A checkpoint that cannot be upcast is reported and left unchanged.
 
         Raises:
             ConfigurationError: If the upcasters do not lead to the version.
             SchemaMissingError: If `setup` was never run.
-            UnavailableError: If the server does not respond. Upcast checkpoints stay upcast.
+            UnavailableError: If the server does not respond.
         """
         states = StateVersions(state_version, upcasters)
         codec = ValueCodec(self._serde)
@@ -424,29 +414,28 @@ class Admin:
     ) -> TransferReport:
         """Copy threads from the tables of LangGraph's own PostgreSQL saver. Nothing is written to the source.
 
-        Threads are copied in the order of their ids, in transactions of at most a few dozen checkpoints. If
-        interrupted, a repeated call continues and skips equal checkpoints. A further call also copies checkpoints that
-        the old application has written since. Values are copied as bytes. Only messages are decoded, to record them
-        as `backfill` does.
+        Threads are copied in the order of their ids, in transactions of at most a few dozen checkpoints. A repeated
+        call continues, skips equal checkpoints, and copies checkpoints that the old application has written since.
+        Values are copied as bytes. Only messages are decoded, to record them as `backfill` does.
 
         Args:
-            source_dsn: The database of the old application; may be the same one.
-            source_schema: Schema of its tables.
+            source_dsn: The database of the old application. It may be the same database.
+            source_schema: Schema of the old tables.
             thread_ids: Only these threads.
-            overwrite: Also copy threads that were continued on both sides. Checkpoints that exist on both sides are
-                replaced by the source's, others are kept as another branch. Threads continued here with a newer state
-                version are only reported.
-            verify: Read each thread from both sides afterwards and compare.
-            decrypt_with: LangGraph's `EncryptedSerializer` of the old application. Values that it encrypted are
-                decrypted, and stored with this object's `encryption` if there is one. By default they are copied
-                unchanged, and only a saver with that serializer can read them.
+            overwrite: Copy even threads that were continued on both sides. The source's checkpoints replace those of
+                the same id. Other checkpoints of the target stay as another branch. Threads continued here with a newer
+                state version are only reported.
+            verify: Afterwards, read each thread from both sides and compare.
+            decrypt_with: LangGraph's `EncryptedSerializer` of the old application. Its values are decrypted, and stored
+                with this object's `encryption`, if any. By default, encrypted values are copied unchanged, and only a
+                saver with that serializer can read them.
             progress: Called after each thread.
 
         Raises:
             SchemaMissingError: If `setup` was never run here.
             SourceMissingError: If `source_schema` has no such tables.
             ConfigurationError: If the source's tables are those of the shallow saver.
-            UnavailableError: If one of the servers does not respond. Copied checkpoints are kept.
+            UnavailableError: If a server does not respond.
         """
         theirs = langgraph_queries(source_schema)
         cipher = None if decrypt_with is None else decrypt_with.cipher
@@ -486,22 +475,20 @@ class Admin:
         verify: bool = True,
         progress: OnProgress | None = None,
     ) -> TransferReport:
-        """Copy threads to the tables of LangGraph's own PostgreSQL saver, so that it returns the same checkpoints.
-
-        Missing tables are created as its own `setup()` creates them. Idempotent and resumable like `import_langgraph`.
+        """Copy threads to the tables of LangGraph's own PostgreSQL saver. Missing tables are created. Safe to repeat.
 
         Args:
-            target_dsn: The target database; may be the same one.
-            target_schema: Schema of the tables; created if it is missing.
+            target_dsn: The target database. It may be the same database.
+            target_schema: Schema of the tables. It is created if it is missing.
             thread_ids: Only these threads.
-            overwrite: Also write threads that were continued on both sides. Nothing is deleted from the target.
-            verify: Read each thread from both sides afterwards and compare.
+            overwrite: Write even threads that were continued on both sides. Nothing is deleted from the target.
+            verify: Afterwards, read each thread from both sides and compare.
             progress: Called after each thread.
 
         Raises:
             SchemaMissingError: If `setup` was never run here.
             ConfigurationError: If the target's tables are those of the shallow saver.
-            UnavailableError: If one of the servers does not respond. Copied checkpoints are kept.
+            UnavailableError: If a server does not respond.
         """
         theirs = langgraph_queries(target_schema)
         read_dsn(target_dsn, "target_dsn")
@@ -536,21 +523,21 @@ class Admin:
         language: str = "simple",
         progress: Callable[[int, int], None] | None = None,
     ) -> MemoryTransferReport:
-        """Copy items from the tables of LangGraph's own store, `store` and `store_vectors`.
+        """Copy items from the tables of LangGraph's own store, `store` and `store_vectors`. The source is only read.
 
-        Nothing is written to the source. Items are copied in transactions of at most a few hundred, and compared
-        afterwards. Items that change meanwhile are copied again, in at most five passes. If programs go on writing,
-        some items remain for the next call. If an item exists here already, the value that was stored last wins, and a
-        replaced value stays as a version. If interrupted, a repeated call continues. An item that was deleted in the
-        source after the copy stays here.
-        Embeddings are copied if an index of this schema has their number of dimensions and embeds the same fields. The
-        `setup` of the new store makes this index, so call it before. `reindex` embeds the other items later.
+        Items are copied in transactions of at most a few hundred items, and compared afterwards. Items that change
+        meanwhile are copied again, in at most five passes. If both sides have an item, the value that was stored last
+        wins, and a replaced value stays as a version. A repeated call continues. An item that is deleted in the source
+        after the copy stays here.
+
+        First call the `setup` of the new store, which makes the index. Embeddings are copied if the index has the same
+        dimensions and fields. `reindex` embeds the other items later.
 
         Args:
-            source_dsn: The database of the old application; may be the same one.
-            source_schema: Schema of its tables.
-            index: Index that gets the embeddings. It must use the model that made them. By default, the only index with
-                their number of dimensions.
+            source_dsn: The database of the old application. It may be the same database.
+            source_schema: Schema of the old tables.
+            index: Index that gets the embeddings. It must use the same model. By default, the only index with the same
+                number of dimensions.
             vectors: Whether embeddings are copied.
             language: The `language` of the new store.
             progress: Called after each portion with the number of items and the total.
@@ -558,8 +545,8 @@ class Admin:
         Raises:
             SchemaMissingError: If `setup` was never run here.
             SourceMissingError: If `source_schema` has no store.
-            ConfigurationError: If an argument is not usable, or several indexes fit and none is named.
-            UnavailableError: If one of the servers does not respond. Copied items are kept.
+            ConfigurationError: If an argument is invalid, or several indexes fit and none is named.
+            UnavailableError: If a server does not respond.
         """
         theirs, language = langgraph_queries(source_schema), settings_of({"language": language}).language
         read_dsn(source_dsn, "source_dsn")
@@ -586,23 +573,22 @@ class Admin:
         vectors: bool = True,
         progress: Callable[[int, int], None] | None = None,
     ) -> MemoryTransferReport:
-        """Copy items to the tables of LangGraph's own store, so that it returns the same items.
+        """Copy items to the tables of LangGraph's own store. Missing tables are created. Safe to repeat.
 
-        Missing tables are created. Idempotent and resumable like `import_langgraph_memory`. Memories become items.
-        Their versions, kinds and origins are lost, because the store has no place for them. Items with a dot in a label
-        are reported and left out.
+        Memories become items without versions, kinds and origins. Items with a dot in a label are reported and left
+        out.
 
         Args:
-            target_dsn: The target database; may be the same one.
-            target_schema: Schema of the tables; created if it is missing.
-            index: Index whose embeddings are copied; by default the one that searches use.
+            target_dsn: The target database. It may be the same database.
+            target_schema: Schema of the tables. It is created if it is missing.
+            index: Index whose embeddings are copied. By default, the index that searches use.
             vectors: Whether embeddings are copied.
             progress: Called after each portion with the number of items and the total.
 
         Raises:
             SchemaMissingError: If `setup` was never run here.
-            ConfigurationError: If an argument is not usable, or embeddings cannot be stored there.
-            UnavailableError: If one of the servers does not respond. Copied items are kept.
+            ConfigurationError: If an argument is invalid, or the target cannot store embeddings.
+            UnavailableError: If a server does not respond.
         """
         theirs = langgraph_queries(target_schema)
         read_dsn(target_dsn, "target_dsn")
@@ -640,10 +626,7 @@ class Admin:
         queries: Queries,
         after: str | None = "",
     ) -> Iterator[str]:
-        """Yield the ids of all threads after an id, read page by page.
-
-        If `after` is `None`, yield all ids, including the empty id, which other savers allow.
-        """
+        """Yield the ids of all threads after an id, read page by page. With `None`, include the empty id."""
         while page := database.run(next_page, queries, after):
             yield from page
             after = page[-1]
@@ -671,7 +654,7 @@ class Admin:
         copy: Callable[[Connection, Connection, str], Coroutine[Any, Any, TransferReport]],
         thread_id: str,
     ) -> TransferReport:
-        """Copy one thread over two connections. After a retryable error, repeat the copy, and skip existing rows."""
+        """Copy one thread. Repeat the copy after a retryable error."""
 
         async def lend(db: Connection) -> TransferReport:
             return target.run_once(copy, db, thread_id)
@@ -692,6 +675,6 @@ class Admin:
 
 
 def _failure(thread_id: str, error: PGStateError) -> TransferReport:
-    """Return the report of a thread that could not be copied completely. The job continues with the next thread."""
+    """Return the report of a thread that could not be copied completely."""
     where, why = (error.where, error.why) if isinstance(error, CorruptStateError) else ("the thread", str(error))
     return TransferReport(threads=1, differences=[Problem(thread_id, where, why)])

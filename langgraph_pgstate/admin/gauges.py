@@ -21,7 +21,7 @@ GAUGES: Final = {
     "running_runs": "Running runs, of the queue and of graphs that were invoked directly.",
     "oldest_running_run_seconds": "Time since the oldest running run began.",
     "stuck_runs": "Running runs whose process has died, and that are not ended yet.",
-    "recent_runs": "Runs that began in the last hour, by what has become of them.",
+    "recent_runs": "Runs that began in the last hour, by status.",
     "recent_refused_runs": "Runs that were refused in the last hour because of another run on the thread.",
     "recent_model_calls": "Model calls that began in the last hour.",
     "recent_model_tokens": "Tokens of the model calls that began in the last hour.",
@@ -45,12 +45,9 @@ GAUGES: Final = {
 
 
 async def read_gauges(db: Connection, queries: Queries, within: timedelta) -> list[Gauge]:
-    """Return the numbers of `GAUGES`. Twelve statements in one transaction; each reads at most `MOST_ROWS` rows.
+    """Return the numbers of `GAUGES`. One transaction; each statement reads at most `MOST_ROWS` rows.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        within: Time that the server may take for a statement.
+    `within` is the maximum time of a statement.
     """
     most = {"most": MOST_ROWS}
     found: list[Gauge] = []
@@ -92,7 +89,7 @@ async def read_gauges(db: Connection, queries: Queries, within: timedelta) -> li
 
 
 def _queue(rows: Rows) -> Iterator[Gauge]:
-    """Yield the numbers of the queue. Versions of a graph are added up."""
+    """Yield the numbers of the queue, summed over the versions of a graph."""
     runs: dict[tuple[str, str], int] = defaultdict(int)
     ages: dict[tuple[str, str], float] = defaultdict(float)
     unaccepted: dict[tuple[str, str], int] = defaultdict(int)

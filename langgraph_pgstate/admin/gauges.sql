@@ -3,8 +3,8 @@
 SELECT set_config('statement_timeout', :timeout::text, true);
 
 -- name: measure_queue
--- Return the runs in the queue by queue, graph, version and status: their number, the longest waiting or running time
--- in seconds, and whether a living worker accepts them. Reads at most a given number of runs.
+-- Return, by queue, graph, version and status, the number of runs in the queue, the longest waiting or running time in
+-- seconds, and whether a living worker accepts the runs. Reads at most `most` runs.
 SELECT q.queue, q.graph, q.status, count(*), max(q.seconds), EXISTS (
     SELECT 1 FROM /*schema*/workers w
     WHERE w.seen_at > now() - interval '30 seconds' AND q.queue = ANY(w.queues) AND q.graph = ANY(w.graphs)
@@ -27,8 +27,8 @@ WHERE w.seen_at > now() - interval '30 seconds'
 GROUP BY served.queue;
 
 -- name: measure_running
--- Return the number of running runs, how many of them have a dead process, and the age in seconds of the oldest running
--- run. Reads at most a given number of runs.
+-- Return the number of running runs, the number of those with a dead process, and the age in seconds of the oldest.
+-- Reads at most `most` runs.
 SELECT count(*), count(*) FILTER (WHERE r.alive_until < now()),
     coalesce(max(extract(epoch FROM now() - r.started_at)), 0)::double precision
 FROM (
@@ -36,8 +36,8 @@ FROM (
 ) AS r;
 
 -- name: count_recent_runs
--- Return the number of runs that began in the last hour, by agent and status: for the 50 agents with most runs, and for
--- all other agents together as `other`. Reads at most a given number of runs.
+-- Return the number of runs that began in the last hour, by agent and status. The 50 agents with most runs have rows of
+-- their own, and all other agents are `other`. Reads at most `most` runs.
 SELECT CASE WHEN a.place <= 50 THEN a.agent ELSE 'other' END, a.status, sum(a.runs)::bigint
 FROM (
     SELECT c.agent, c.status, c.runs, dense_rank() OVER (ORDER BY c.total DESC, c.agent) AS place
@@ -56,9 +56,9 @@ FROM (
 GROUP BY 1, 2;
 
 -- name: measure_recent_calls
--- Return the model calls that began in the last hour, by agent and model: their number, cost, tokens, and how many had
--- no price; for the 50 pairs with most calls, and for all other pairs together as `other`. Reads at most a given number
--- of calls.
+-- Return, by agent and model, the number, cost and tokens of the model calls that began in the last hour, and the
+-- number of calls without a price. The 50 pairs with most calls have rows of their own, and all other pairs are
+-- `other`. Reads at most `most` calls.
 SELECT CASE WHEN c.place <= 50 THEN c.agent ELSE 'other' END, CASE WHEN c.place <= 50 THEN c.model ELSE 'other' END,
     sum(c.calls)::bigint, coalesce(sum(c.cost), 0)::double precision, coalesce(sum(c.input_tokens), 0)::bigint,
     coalesce(sum(c.output_tokens), 0)::bigint, sum(c.unpriced)::bigint
@@ -78,8 +78,7 @@ FROM (
 GROUP BY 1, 2;
 
 -- name: count_recent_refusals
--- Return the number of runs that were refused in the last hour before they began, by error. Reads at most a given
--- number of events.
+-- Return the number of runs that were refused in the last hour, by error. Reads at most `most` events.
 -- leaves: events.payload
 SELECT coalesce(e.payload ->> 'error_type', ''), count(*)
 FROM (
@@ -90,7 +89,7 @@ GROUP BY 1;
 
 -- name: measure_interrupts
 -- Return the number of interrupted threads, and the seconds since the last activity of the thread that has waited
--- longest. Counts at most a given number of threads.
+-- longest. Counts at most `most` threads.
 SELECT count(*), coalesce(extract(epoch FROM now() - (
     SELECT min(l.updated_at) FROM /*schema*/threads l WHERE l.status = 'interrupted'
 )), 0)::double precision
@@ -100,7 +99,7 @@ FROM (
 
 -- name: measure_unknown_effects
 -- Return the number of actions with an unknown outcome, and the seconds since the oldest began, by tool. Reads at most
--- a given number of actions.
+-- `most` actions.
 SELECT e.tool, count(*), coalesce(max(extract(epoch FROM now() - e.started_at)), 0)::double precision
 FROM (
     SELECT u.tool, u.started_at FROM /*schema*/unknown_effects u LIMIT :most
@@ -108,24 +107,23 @@ FROM (
 GROUP BY e.tool;
 
 -- name: measure_journal
--- Return the number of journal rows, whose entries are not in the other tables yet, and the age in seconds of the
--- oldest row. Reads at most a given number of rows.
+-- Return the number of journal rows, and the age in seconds of the oldest. Reads at most `most` rows.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - j.created_at)), 0)::double precision
 FROM (
     SELECT n.created_at FROM /*schema*/journal n LIMIT :most
 ) AS j;
 
 -- name: measure_expired
--- Return the number of expired threads that still exist, and the seconds since the first of them expired. Reads at most
--- a given number of threads.
+-- Return the number of expired threads that still exist, and the seconds since the first expiry. Reads at most `most`
+-- threads.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - t.expires_at)), 0)::double precision
 FROM (
     SELECT n.expires_at FROM /*schema*/threads n WHERE n.expires_at <= now() ORDER BY n.expires_at LIMIT :most
 ) AS t;
 
 -- name: measure_webhooks
--- Return the number of webhooks to deliver, the seconds since the first of their runs ended, and the number of webhooks
--- that failed for good and whose runs ended in the last day. Reads at most a given number of rows of each.
+-- Return the number of webhooks to deliver, the seconds since the first of their runs ended, and the number of failed
+-- webhooks of runs that ended in the last day. Reads at most `most` rows of each kind.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - w.ended_at)), 0)::double precision, (
     SELECT count(*) FROM (
         SELECT 1 FROM /*schema*/webhooks f
@@ -137,8 +135,7 @@ FROM (
 ) AS w;
 
 -- name: measure_exports
--- Return the number of queued rows of spans to export, and the age in seconds of the oldest. Reads at most a given
--- number of rows.
+-- Return the number of queued rows of spans to export, and the age in seconds of the oldest. Reads at most `most` rows.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - e.created_at)), 0)::double precision
 FROM (
     SELECT n.created_at FROM /*schema*/span_exports n ORDER BY n.created_at LIMIT :most

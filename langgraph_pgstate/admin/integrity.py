@@ -33,11 +33,11 @@ class _Segment:
     """The properties of a segment that was read.
 
     Attributes:
-        size: Bytes of its content.
-        count: Number of elements, if its content is an array.
+        size: Bytes of the content.
+        count: Number of elements, if the content is an array.
         why: Defect of the segment, if any.
-        decoded: What a deep check found: maps the place of each decoded value, `(type, offset, length)`, to its defect,
-            or to `None` if it has no defect. The place `None` stands for the elements of a list.
+        decoded: For a deep check, the defect, or `None`, of each decoded value, by place `(type, offset, length)`. The
+            place `None` means the elements of a list.
     """
 
     size: int = 0
@@ -47,24 +47,16 @@ class _Segment:
 
 
 async def next_threads(db: Connection, queries: Queries, after: str) -> list[str]:
-    """Return the next page of ids of threads that have a row in any table."""
+    """Return the next page of ids of threads."""
     rows = await db.fetch(queries.list_visited_thread_ids, {"cursor_id": after, "page_size": _THREAD_PAGE})
     return [row[0] for row in rows]
 
 
 async def check_thread(db: Connection, queries: Queries, codec: ValueCodec | None, thread_id: str) -> CheckReport:
-    """Check one thread. Reads one snapshot, page by page; writes nothing; safe while runs append to the thread.
+    """Check one thread, and return the counts and defects. Reads one snapshot, page by page. Damage never raises.
 
-    Memory holds a page of checkpoints, 8 MB of segments (or one larger segment), and some numbers per segment.
-
-    Args:
-        db: The connection, not in a transaction.
-        queries: The queries of the schema.
-        codec: Also decodes every value; with `None`, only checksums and references are checked.
-        thread_id: The thread. A thread that does not exist has no problems.
-
-    Returns:
-        The counts and defects. Damage never raises.
+    Memory holds a page of checkpoints, 8 MB of segments (or one larger segment), and some numbers per segment. Without
+    a codec, only checksums and references are checked. The connection must not be in a transaction.
     """
     report = CheckReport(threads=1)
     check = _Check(db, queries, codec, thread_id, report)
@@ -300,7 +292,7 @@ class _Check:
                 self._problem(str(address), f"segment {segment_id}: {segment.why}")
 
     def _broken(self, entry: Entry) -> Iterable[tuple[int, str]]:
-        """Return `(segment, why)` of each unreadable piece of a value; segment 0 if the value is in its row itself."""
+        """Return `(segment, why)` of each unreadable piece of a value. Segment 0 means the checkpoint's row."""
         match entry:
             case Inline(type_, data) if self._codec is not None:
                 codec = self._codec
@@ -329,7 +321,7 @@ class _Check:
 
 
 def _places(entry: Entry) -> Iterable[tuple[int, tuple[str, int, int] | None]]:
-    """Return the places of a value in segments, as in `_Segment.decoded`, each after the id of its segment."""
+    """Return `(segment, place)` of each part of a value, with places as in `_Segment.decoded`."""
     if isinstance(entry, Slice):
         yield entry.segment_id, (entry.type, entry.offset, entry.length)
     elif isinstance(entry, Elements):
@@ -348,7 +340,7 @@ def _reason(decode: Callable[[], Any]) -> str | None:
     try:
         decode()
     except Exception as error:
-        # A decoder may raise anything on damaged bytes; every failure is a finding.
+        # A decoder may raise anything on damaged bytes.
         return _why(error)
     return None
 

@@ -24,7 +24,7 @@ ORDER BY checkpoint_ns, checkpoint_id
 LIMIT :page_size;
 
 -- name: scan_segments
--- Return segments of a thread after a cursor, as many as fit into a number of bytes, but at least one.
+-- Return segments of a thread after a cursor: at most `max_bytes`, but at least one segment.
 -- opens: segments.data if intact
 SELECT segment_id, data FROM (
     SELECT segment_id, data,

@@ -42,14 +42,14 @@ async def maintain(
 ) -> MaintenanceReport:
     """Create partitions, end the runs of dead processes, and remove expired rows. Safe to repeat.
 
-    Each part is its own transaction. Journal entries of dead processes must have been moved to the tables before.
+    Each part is its own transaction. Move journal entries of dead processes to the tables before.
 
     Args:
         runner: The database without a tenant.
         queries: The queries of the schema.
         tenants: The databases of the tenants; `None` if tenants are not kept apart.
         months: Number of months ahead for which partitions are made.
-        drop_older_than: Drop the spans of months that are more than this number of months before the current month.
+        drop_older_than: Number of months, before the current month, whose spans are kept; `None` to keep all spans.
         stream_ttl: Minimum time for which events of runs are kept. Events are dropped by days (UTC).
     """
     begun, run = time.monotonic(), runner.run
@@ -57,11 +57,11 @@ async def maintain(
     await run(partitions.make_days, queries, strayed=True, lock_timeout=_LOCK_TIMEOUT)
     owners = [runner] if tenants is None else tenants
     old = [{*await one.run(partitions.list_old_days, queries, stream_ttl)} for one in owners]
-    # Drop only the days that all tenants list, because a day's partition has the events of all tenants.
+    # A day's partition has the events of all tenants, so drop only days that all tenants list.
     days = await run(partitions.drop_days, queries, sorted(set.intersection(*old)) if old else [])
     gone: list[str] = []
     if drop_older_than is not None:
-        # Drop only the months that all tenants list, because a month's partition has the spans of all tenants.
+        # A month's partition has the spans of all tenants, so drop only months that all tenants list.
         months_of = [{*await one.run(partitions.list_old_months, queries, drop_older_than)} for one in owners]
         gone = sorted(set.intersection(*months_of)) if months_of else []
     dropped = await run(partitions.drop_months, queries, gone)
@@ -111,8 +111,7 @@ async def _settle_dead_runs(runner: Runner, queries: Queries) -> int:
 async def note(db: Connection, queries: Queries, seconds: float, report: MaintenanceReport) -> None:
     """Store the results of maintenance and the current sizes of the tables. One statement.
 
-    The results of policies are stored only as numbers, without names of threads and policies, because all tenants can
-    read these rows and an erasure does not change them.
+    All tenants can read these rows, so they hold no names of threads and policies.
     """
     policies = sum(report.policies, PolicyReport(""))
     numbers = {name: value for name, value in asdict(policies).items() if type(value) is int}

@@ -1,4 +1,4 @@
-"""An overview of the database: tables and their sizes, migrations, maintenance, and its slowest statements."""
+"""An overview of the database: table sizes, migrations, maintenance, and the slowest statements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from langgraph_pgstate.schema.types import AppliedMigration
 
 _NOTES: Final = 400
 _STATEMENTS: Final = 20
-# SQLSTATEs if the view pg_stat_statements cannot be read or is of another version.
+# SQLSTATEs of a view pg_stat_statements that cannot be read or has another version.
 _NOT_THERE: Final = ("42501", "55000", "42P01", "42703")
 _STATEMENT_LENGTH: Final = 600
 
@@ -53,14 +53,14 @@ async def _slowest(db: Connection, queries: Queries, schema: str) -> tuple[SlowS
     try:
         rows = await db.fetch(extension_queries(schema).list_slow_statements, parameters)
     except Exception as error:
-        # Read the SQLSTATE of psycopg's error, which is translated only after the operation.
+        # This is psycopg's error. It is translated after the operation.
         if db.is_in_transaction or getattr(error, "sqlstate", None) not in _NOT_THERE:
             raise
         return None
     return tuple(SlowStatement(*row) for row in rows)
 
 
-# Counting reads every row, so rows of larger tables are PostgreSQL's estimates.
+# Rows of larger tables are not counted but estimated by PostgreSQL.
 _COUNTED_BYTES: Final = 256 * 1024 * 1024
 
 
@@ -71,7 +71,7 @@ async def get_server_version(db: Connection, queries: Queries) -> str:
 
 
 async def list_table_sizes(db: Connection, queries: Queries) -> list[TableSize]:
-    """Return the schema's tables with their rows and bytes; empty if there is no such schema."""
+    """Return the schema's tables with rows and bytes; empty if there is no such schema."""
     rows = await db.fetch(queries.list_table_sizes, {"schema": f'"{queries.schema}"'})
     exact: dict[str, int] = {}
     is_small = sum(row[1] for row in rows) < _COUNTED_BYTES and "threads" in {row[0] for row in rows}

@@ -1,7 +1,4 @@
-"""Encryption of stored values that are plain or under older data keys, and storage of missing digests of words.
-
-Values are processed page by page, while applications run.
-"""
+"""Encryption of stored values, replacement of data keys, and digests of words. Applications may run meanwhile."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ from langgraph_pgstate.schema.resealing import reseal_page
 
 OnProgress = Callable[[RotationProgress], None]
 
-# Seconds until other processes have committed what they encrypted under a replaced key just before they forgot it.
+# Seconds for the commit of values that other processes encrypted just before they forgot a replaced key.
 _MARGIN_SECONDS: Final = 5.0
 
 
 def rotate(
     database: Database, keys: KeyRing, queries: Queries, scope: str | None, wait: bool, progress: OnProgress | None
 ) -> RotationReport:
-    """Make new data keys, encrypt again all values under older keys, and retire these. See `Admin.rotate_keys`."""
+    """Make new data keys, encrypt all older values again, and retire the older keys. See `Admin.rotate_keys`."""
     report, settled = RotationReport(), keys.encryption.cache_seconds + _MARGIN_SECONDS
     if not database.run(list_replaced, queries):
         report.keys = run_blocking(replace_keys(KeyLoader(database), keys, scope))
@@ -47,7 +44,7 @@ def rotate(
                 progress(RotationProgress("", report.rows, report.values, missing))
             time.sleep(missing)
         elif report.problems or (found and report.values == before):
-            # Another pass would find the same values: they do not decrypt, or this pass could not change any.
+            # Another pass would find the same values, which do not decrypt or cannot be changed.
             return report
         elif not found:
             report.retired = database.run(retire_keys, queries, [*ages])
@@ -83,7 +80,7 @@ def _pass(
     progress: OnProgress | None,
     wanted: Set[str | None],
 ) -> int:
-    """Encrypt all values under the `wanted` keys (`None`: plain values), and return how many were found."""
+    """Encrypt all values under the `wanted` keys, and return how many were found. The key `None` means plain values."""
     found, problems = 0, list[Problem]()
     report.rows = 0
     for table in KEYS:

@@ -3,7 +3,7 @@
 SELECT split_part(current_setting('server_version'), ' ', 1);
 
 -- name: list_table_sizes
--- Return for each table of the schema its bytes on disk, those of its indexes, and PostgreSQL's estimate of its rows.
+-- Return for each table of the schema: bytes on disk, bytes of the indexes, and PostgreSQL's estimate of the rows.
 SELECT relname::text, pg_total_relation_size(oid), pg_indexes_size(oid), greatest(reltuples, 0)::bigint
 FROM pg_catalog.pg_class
 WHERE relnamespace = to_regnamespace(:schema::text) AND relkind IN ('r', 'p')
@@ -35,8 +35,8 @@ SELECT
     (SELECT coalesce(sum(octet_length(data)), 0)::bigint FROM /*schema*/writes WHERE thread_id = :thread_id);
 
 -- name: measure_tables
--- Return for each table of the schema, with its partitions, its bytes on disk, those of its indexes, PostgreSQL's
--- estimates of its rows and dead rows, the number of partitions, and when it was vacuumed and analyzed last.
+-- Return for each table of the schema, with partitions: bytes on disk, bytes of the indexes, PostgreSQL's estimates of
+-- rows and dead rows, the number of partitions, and the times of the last vacuum and analyze.
 SELECT coalesce(p.relname, c.relname)::text, sum(coalesce(pg_total_relation_size(c.oid), 0))::bigint,
     sum(coalesce(pg_indexes_size(c.oid), 0))::bigint, sum(greatest(c.reltuples, 0))::bigint,
     sum(coalesce(t.n_dead_tup, 0))::bigint, count(p.oid), max(greatest(t.last_vacuum, t.last_autovacuum)),

@@ -1,7 +1,7 @@
-"""Copying of threads between two sets of tables, in portions, with verification.
+"""Copying of threads between this package's tables and those of LangGraph's own saver, in portions, with verification.
 
-This package's tables and those of LangGraph's own PostgreSQL saver both implement `Store`. An import and an export are
-the same operation with source and target exchanged. Values are copied as stored bytes and are not decoded.
+`PGStateStore` and `LangGraphStore` implement `Store`. An import and an export differ in source and target only. Values
+are copied as stored bytes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Stored:
     """A value that is not in the checkpoint's row.
 
     Attributes:
-        key: Key within its store. Equal keys in one namespace mean equal values.
-        size: Bytes of the value, as far as known.
+        key: Key within the store. Equal keys in one namespace mean equal values.
+        size: Bytes of the value, perhaps estimated.
     """
 
     key: Hashable
@@ -42,11 +42,11 @@ class Stored:
 
 @dataclass(slots=True)
 class Record:
-    """One checkpoint and its pending writes, as either store represents them.
+    """One checkpoint and its pending writes.
 
     Attributes:
         checkpoint_id: The checkpoint's id.
-        exists: False if there are only writes, whose checkpoint was never or not yet stored.
+        exists: False if there are only pending writes, without a stored checkpoint.
         parent_id: The parent's id.
         head: LangGraph's checkpoint without `channel_values`; JSON types only.
         metadata: The metadata.
@@ -75,8 +75,8 @@ class Outline:
 
     Attributes:
         checkpoints: `(checkpoint_ns, checkpoint_id)` of each checkpoint.
-        tasks: `((checkpoint_ns, checkpoint_id), task, number)` of each pending write. The number is that of a special
-            channel, like -1 for errors; 0 for other channels.
+        tasks: `((checkpoint_ns, checkpoint_id), task, number)` of each pending write. The number of a special channel
+            is negative, like -1 for errors. Other channels have 0.
         sizes: Bytes of the pending writes, by checkpoint.
     """
 
@@ -111,11 +111,11 @@ class Store(Protocol):
         ...
 
     async def records(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
-        """Return the records of checkpoint ids. An id with neither a checkpoint nor pending writes is left out."""
+        """Return the records of checkpoint ids. An id without a checkpoint and pending writes is left out."""
         ...
 
     async def values(self, namespace: str, keys: Sequence[Hashable]) -> dict[Hashable, Encoded]:
-        """Return some values. The caller limits their size."""
+        """Return some values. The caller limits the total size."""
         ...
 
     async def digests(self, namespace: str, stored: Sequence[Stored]) -> dict[Hashable, tuple[str, bytes]]:
@@ -137,10 +137,10 @@ class Store(Protocol):
     async def write(
         self, namespace: str, records: Sequence[Record], values: Mapping[Hashable, Encoded]
     ) -> list[tuple[str, str]]:
-        """Store checkpoints and pending writes, replacing existing ones. One transaction; safe to repeat.
+        """Store or replace checkpoints and pending writes. One transaction; safe to repeat.
 
         Returns:
-            `(checkpoint_id, why)` of each checkpoint that cannot be stored here and was left out.
+            `(checkpoint_id, why)` of each checkpoint that cannot be stored.
         """
         ...
 
@@ -148,23 +148,14 @@ class Store(Protocol):
 async def transfer_thread(
     source: Store, target: Store, thread_id: str, *, overwrite: bool, verify: bool
 ) -> TransferReport:
-    """Copy those checkpoints and writes of a thread which the target lacks. Reads one snapshot of the source.
+    """Copy the checkpoints and writes of a thread that the target lacks. Reads one snapshot of the source.
 
-    Each portion is one transaction of the target, so an interrupted copy leaves whole checkpoints; a repeated call
-    continues. Memory holds the thread's keys and one portion.
-
-    Args:
-        source: The source, which is never written.
-        target: The target.
-        thread_id: The thread for which both stores are opened.
-        overwrite: Copy even if the thread was continued in the target.
-        verify: Read every checkpoint from both sides afterwards and compare.
-
-    Returns:
-        The counts and differences.
+    Each portion is one transaction of the target. A repeated call continues. Memory holds the thread's keys and one
+    portion. With `overwrite`, copy even if the thread was continued in the target. With `verify`, read every checkpoint
+    from both sides afterwards and compare.
 
     Raises:
-        ConflictError: If the target's rows keep changing meanwhile; the call may be repeated.
+        ConflictError: If the target's rows change meanwhile. The call may be repeated.
     """
     report = TransferReport(threads=1)
     async with source.db.transaction():
@@ -185,10 +176,9 @@ async def transfer_thread(
 
 
 def _went_on(there: Outline, here: Outline) -> bool:
-    """Return whether the target has gone on without the source, by later checkpoints or by other pending writes.
+    """Return whether the thread was continued in the target, by later checkpoints or by other pending writes.
 
-    Checkpoints that only the target has, and that are not later, do not count: after an earlier copy, they were pruned
-    from the source.
+    Earlier checkpoints that only the target has do not count: they were copied before, and pruned from the source.
     """
     own = there.checkpoints - here.checkpoints
     newest = max((id for _, id in here.checkpoints & there.checkpoints), default="")
@@ -211,7 +201,7 @@ def _conflict(thread_id: str, here: Outline, there: Outline) -> Problem:
 
 
 def _pages(outline: Outline) -> Iterator[tuple[str, list[str]]]:
-    """Return all checkpoints in the order of their keys, which puts parents first, in pages of one namespace."""
+    """Return all checkpoints in pages of one namespace, parents first."""
     namespace = ""
     page: list[str] = []
     size = 0
@@ -236,7 +226,7 @@ class _Copy:
         self._refused: set[_Key] = set()
 
     async def page(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
-        """Copy the checkpoints that differ in the target or are missing there. Return the source's checkpoints."""
+        """Copy the checkpoints that are missing or different in the target. Return the source's checkpoints."""
         found = await self._source.records(namespace, ids)
         there = await self._target.records(namespace, ids)
         news = []
@@ -261,7 +251,7 @@ class _Copy:
     def _portions(
         self, records: Sequence[Record], missing: Mapping[str, Sequence[str]]
     ) -> Iterator[tuple[list[Record], list[Hashable]]]:
-        """Yield the records in order, split into transactions, each with the keys of the values that it needs."""
+        """Yield the records of each transaction, in order, and the keys of the values to write."""
         portion: list[Record] = []
         keys: dict[Hashable, None] = {}
         size = 0
@@ -299,7 +289,7 @@ class _Copy:
                     self._differ(namespace, id, f"the value of channel {channel!r} differs")
 
     async def _reads_the_same(self, namespace: str, channel: str, record: Record, known: Record) -> bool:
-        """Return whether two values are equal when read, although their bytes or their places differ."""
+        """Return whether two values are equal when they are decoded."""
         values = []
         for store, side in ((self._source, record), (self._target, known)):
             stored = side.stored.get(channel)
@@ -318,7 +308,7 @@ class _Copy:
         return _is_same_json(*plain)
 
     def _differences(self, record: Record, known: Record) -> Iterator[str]:
-        """Return the differences between both sides' records, except in values stored outside the row."""
+        """Return the differences between two records, except in values stored outside the row."""
         yield from self._differences_of_checkpoint(record, known)
         for write in record.writes.keys() | known.writes.keys():
             if self._overwrite and write not in record.writes:
@@ -354,12 +344,12 @@ _ABSENT: Final = "\0absent"
 
 
 def _is_same_json(first: Any, second: Any) -> bool:
-    """Return whether two values of JSON types are equal. 1, 1.0 and true differ, and NaN equals itself."""
+    """Return whether two values of JSON types are equal. 1, 1.0 and true differ; NaN equals NaN."""
     return json.dumps(first, sort_keys=True, default=repr) == json.dumps(second, sort_keys=True, default=repr)
 
 
 def laid_out(rows: Sequence[tuple[dict[str, Any], bytes]]) -> dict[str, Any]:
-    """Return rows as JSON for one statement, and their bytes concatenated in one parameter."""
+    """Return the parameters `rows`, a JSON text, and `data`, the concatenated bytes of the rows."""
     laid = concatenate([data for _, data in rows], "data", "starts", "lengths")
     places = zip(rows, laid["starts"], laid["lengths"], strict=True)
     listed = [{**row, "start": start, "length": length} for (row, _), start, length in places]

@@ -1,5 +1,5 @@
 -- name: get_transfer_outline
--- Return the keys of a thread's checkpoints and of its rows of pending writes, the latter with their size.
+-- Return the keys of a thread's checkpoints and of its rows of pending writes, and the sizes of the pending writes.
 SELECT checkpoint_ns, checkpoint_id, NULL::text AS task_id, 0 AS idx, 0 AS bytes
 FROM /*schema*/checkpoints WHERE thread_id = :thread_id
 UNION ALL
@@ -27,20 +27,19 @@ ON CONFLICT (thread_id) DO UPDATE SET
     updated_at = greatest(stored.updated_at, excluded.updated_at),
     expires_at = greatest(
         stored.expires_at,
-        -- Use UTC, because addition in the session's time zone is not immutable, as Citus requires here.
+        -- Use UTC, because Citus requires an immutable expression, and the session's time zone may change.
         ((greatest(stored.updated_at, excluded.updated_at) AT TIME ZONE 'UTC') + stored.ttl) AT TIME ZONE 'UTC'
     );
 
 -- name: import_segments
--- Store segments; their frames are concatenated in one parameter.
+-- Store segments. One parameter has the concatenated frames.
 -- seals: segments.data by starts, lengths with segment_id = ids
 INSERT INTO /*schema*/segments (thread_id, segment_id, data)
 SELECT :thread_id, new.segment_id, substr(:data::bytea, new.start, new.length)
 FROM unnest(:ids::integer[], :starts::integer[], :lengths::integer[]) AS new (segment_id, start, length);
 
 -- name: import_checkpoints
--- Store checkpoints that were made elsewhere, with their original times; their states are concatenated in one
--- parameter.
+-- Store copied checkpoints with their original times. One parameter has the concatenated states.
 -- seals: checkpoints.state from data in rows
 -- seals: checkpoints.metadata from rows.metadata
 INSERT INTO /*schema*/checkpoints AS stored (
@@ -73,7 +72,7 @@ WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkp
     AND w.task_id = gone.task_id AND w.idx = gone.idx;
 
 -- name: import_writes
--- Store rows of pending writes that were made elsewhere; their data is concatenated in one parameter.
+-- Store copied rows of pending writes. One parameter has the concatenated data.
 -- seals: writes.data in rows
 INSERT INTO /*schema*/writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, data)
 SELECT :thread_id, :checkpoint_ns, r.checkpoint_id, r.task_id, r.idx, r.task_path,

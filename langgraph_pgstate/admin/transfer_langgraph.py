@@ -1,7 +1,7 @@
 """The tables of LangGraph's own PostgreSQL saver, as one side of a transfer.
 
-A checkpoint's row holds scalars in `checkpoint -> 'channel_values'`. Every other value is a blob under its channel and
-version. If a channel has a value in both, the blob counts: of a DeltaChannel's snapshot, the row holds only `true`.
+A checkpoint's row holds scalars in `checkpoint -> 'channel_values'`. Other values are blobs, by channel and version. If
+a channel has both, the blob counts. For a DeltaChannel's snapshot, the row holds `true`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from langgraph_pgstate.langgraph_compat import PACK_OPTIONS
 from langgraph_pgstate.schema.queries import Queries, langgraph_tables
 
 _EMPTY: Final = "empty"
-# Columns that the tables of the shallow saver, which keeps no history, do not have.
+# Columns that the shallow saver's tables do not have.
 _NEEDED: Final = (
     ("checkpoints", "checkpoint_id"),
     ("checkpoint_blobs", "version"),
@@ -33,11 +33,11 @@ _NEEDED: Final = (
 
 
 async def check_tables(db: Connection, queries: Queries) -> None:
-    """Raise if the schema has no tables to read.
+    """Check that the schema has LangGraph's tables.
 
     Raises:
-        SourceMissingError: If the schema has no such tables.
-        ConfigurationError: If they belong to another saver.
+        SourceMissingError: If a table is missing.
+        ConfigurationError: If the tables belong to another saver.
     """
     if not {table for table, _ in await _columns(db, queries)} >= {table for table, _ in _NEEDED}:
         raise SourceMissingError(queries.schema)
@@ -47,7 +47,7 @@ async def create_tables(db: Connection, queries: Queries) -> None:
     """Create missing tables as LangGraph's own `setup()` does. One transaction; safe to repeat.
 
     Raises:
-        ConfigurationError: If there are tables of another saver.
+        ConfigurationError: If the tables belong to another saver.
     """
     if ("checkpoint_writes", "task_path") in await _columns(db, queries):
         return
@@ -128,7 +128,7 @@ class LangGraphStore:
     async def digests(self, namespace: str, stored: Sequence[Stored]) -> dict[Hashable, tuple[str, bytes]]:
         """Return type and SHA-256 of some values, computed by the server. One round trip.
 
-        Empty if values are decrypted, because they are then compared in decrypted form.
+        With a cipher, return nothing, because decrypted values are compared.
         """
         if self._cipher is not None:
             return {}
@@ -136,10 +136,10 @@ class LangGraphStore:
         return {(channel, version): (type_, digest) for channel, version, type_, digest in rows}
 
     def _opened(self, type_: str, data: bytes) -> Encoded:
-        """Return a value as it was before LangGraph's `EncryptedSerializer` encrypted it.
+        """Return a value, decrypted if LangGraph's `EncryptedSerializer` has encrypted it.
 
         Raises:
-            DecryptionError: If it does not decrypt.
+            DecryptionError: If the value does not decrypt.
         """
         inner, _, name = type_.partition("+")
         if self._cipher is None or not name:
@@ -155,7 +155,7 @@ class LangGraphStore:
         return plain_value(value)
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:
-        """Return, by checkpoint, the channels whose versions have no blob yet. Each version is returned only once."""
+        """Return, by checkpoint, the channels whose versions have no blob yet. Return each version once."""
         wanted = {pair for record in records for pair in _versions(record.head)}
         rows = await self._fetch(self._queries.find_blobs, namespace, wanted)
         there = {(channel, version) for channel, version, _, _ in rows}
@@ -217,17 +217,17 @@ class LangGraphStore:
 
 
 def _versions(head: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Return channels with their versions as text, as in the key of a blob."""
+    """Return channels and versions as in the keys of blobs."""
     for channel, version in head.get("channel_versions", {}).items():
         yield channel, version if isinstance(version, str) else json.dumps(version)
 
 
 def _row(record: Record, values: Mapping[Hashable, Encoded], blobs: dict[tuple[str, str], Encoded]) -> dict[str, Any]:
-    """Return a checkpoint's row, and add values that it cannot hold to `blobs`.
+    """Return a checkpoint's row, and add values that a row cannot hold to `blobs`.
 
     Raises:
         TypeError: If the checkpoint is not JSON.
-        ValueError: If it is JSON that PostgreSQL refuses.
+        ValueError: If the checkpoint is JSON that PostgreSQL refuses.
     """
     versions = dict(_versions(record.head))
     inline: dict[str, Any] = {}
@@ -263,7 +263,7 @@ def _metadata(metadata: Mapping[str, Any]) -> Any:
 
 
 def _is_exact_in_jsonb(value: Any) -> bool:
-    """Return whether jsonb returns a value unchanged.
+    """Return whether jsonb keeps a value unchanged.
 
     Raises:
         TypeError: If the value has other types than JSON's.
@@ -271,7 +271,7 @@ def _is_exact_in_jsonb(value: Any) -> bool:
     if value is None or isinstance(value, bool | int):
         return True
     if isinstance(value, float):
-        # A large number would come back as an integer, and jsonb has no negative zero.
+        # jsonb returns a large float as an integer, and has no negative zero.
         return math.isfinite(value) and "e+" not in repr(value) and repr(value) != "-0.0"
     if isinstance(value, str):
         return "\0" not in value and value.encode("utf-8", "replace").decode() == value

@@ -1,7 +1,6 @@
 """Copying of items between the tables of LangGraph's store and those of this package, in portions, with verification.
 
-Both kinds of tables implement `Side`. If both sides have an item, the value that was stored last wins. So an import can
-be repeated while programs write on either side. Values are copied as JSON. Embeddings are copied unchanged.
+If both sides have an item, the value that was stored last wins. So programs may write on both sides meanwhile.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from langgraph_pgstate.schema.queries import (
 
 PAGE: Final = 500
 _PAGE_BYTES: Final = 8 * 1024 * 1024
-# Maximum number of passes. A program that never stops writing would otherwise keep the copy going.
+# Maximum number of passes, because programs may never stop writing.
 _PASSES: Final = 5
-# A later pass also reads items that were stored within this time before the previous pass began. Their transactions
-# may have been committed only after the previous pass.
+# A later pass also reads items stored within this time before the previous pass began. These items may have been
+# committed after the previous pass.
 _MARGIN: Final = timedelta(minutes=1)
 _IMPORTED_BY: Final = "import-langgraph"
 _TYPES: Final = ("vector", "halfvec")
@@ -52,10 +51,10 @@ class Item:
         namespace: Labels of the namespace.
         key: Key of the item.
         content: Value of the item, as PostgreSQL writes `jsonb`.
-        created_at: Time it was stored first.
-        updated_at: Time it was stored last.
-        expires_at: Time it expires; `None` for never.
-        ttl: Minutes by which a read extends its life; `None` for none.
+        created_at: Time of the first storage.
+        updated_at: Time of the last storage.
+        expires_at: Time of expiry; `None` for never.
+        ttl: Minutes by which a read delays the expiry; `None` for none.
         vectors: Embeddings by field.
     """
 
@@ -85,8 +84,8 @@ class Side(Protocol):
         Args:
             db: The connection.
             after: Only items after this one.
-            since: Only items that were stored at this time or later.
-            until: Leave out items that were stored between this time and now.
+            since: Only items stored at this time or later.
+            until: No items stored between this time and now.
         """
         ...
 
@@ -95,7 +94,7 @@ class Side(Protocol):
         ...
 
     async def stored(self, db: Connection, items: Sequence[Item]) -> dict[Key, Item]:
-        """Return this side's items with the same namespaces and keys as `items`, with embeddings."""
+        """Return this side's items with the namespaces and keys of `items`, with embeddings."""
         ...
 
     def refusal(self, item: Item) -> str | None:
@@ -103,10 +102,7 @@ class Side(Protocol):
         ...
 
     async def write(self, db: Connection, items: Sequence[Item]) -> int:
-        """Store items, unless this side's items were stored later. Return the number stored.
-
-        One transaction; safe to repeat.
-        """
+        """Store items, unless this side's items were stored later. Return the number stored. Safe to repeat."""
         ...
 
     def takes(self, item: Item) -> bool:
@@ -115,13 +111,7 @@ class Side(Protocol):
 
 
 class Transfer:
-    """A copy of all items from one side to the other.
-
-    Args:
-        source: The source, which is never written.
-        target: The target.
-        total: Number of items, for the progress.
-    """
+    """A copy of all items of a source to a target. `total` is the number of items, for the progress."""
 
     def __init__(self, source: Side, target: Side, total: int) -> None:
         self.source, self.target, self.total = source, target, total
@@ -129,7 +119,7 @@ class Transfer:
         self._differences: dict[Key, str] = {}
         self._after: Item | None = None
         self._pass, self._written = 0, 0
-        # Number of items that the pass before the last pass has written.
+        # Number of items that the pass before the last pass wrote.
         self._before: int | None = None
         self._since: datetime | None = None
         self._began: datetime | None = None
@@ -137,9 +127,9 @@ class Transfer:
     def begin(self, now: datetime) -> bool:
         """Begin the next pass, at a time by the clock of the source. Return false if there is no next pass.
 
-        The first pass reads all items. Each later pass reads the items that changed since the pass before it began.
-        Items that change during a pass are left to the next pass; otherwise a pass might never end. There is no next
-        pass if the last pass wrote no fewer items than the pass before it.
+        The first pass reads all items. A later pass reads the items that changed since the previous pass began. Items
+        that change during a pass are left to the next pass, so that each pass ends. The copy ends if a pass writes as
+        many items as the previous pass, or more.
         """
         falls_behind = self._before is not None and self._written >= self._before
         if self._pass == _PASSES or (self._pass and not self._written) or falls_behind:
@@ -158,7 +148,7 @@ class Transfer:
         return await self.source.page(db, self._after, self._since, self._began)
 
     async def count_left(self, db: Connection) -> int:
-        """Return the number of items of the source that were stored since the last pass began."""
+        """Return the number of the source's items that were stored since the last pass began."""
         return await self.source.count_since(db, self._began)
 
     async def write(self, db: Connection, items: Sequence[Item]) -> tuple[int, dict[Key, Item]]:
@@ -210,7 +200,7 @@ class Transfer:
 
 
 def _parsed(content: str) -> Any:
-    # Compare parsed values, because decrypted JSON is not formatted as PostgreSQL formats it.
+    # Decrypted JSON has another format than PostgreSQL's.
     return json.loads(content, parse_float=Decimal)
 
 
@@ -226,7 +216,7 @@ def _is_near(one: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[fl
 
 
 def _ends(items: Sequence[Item]) -> dict[str, Any]:
-    """Return the parameters that both statements for storing items have."""
+    """Return the parameters of items for both sides' statements."""
     return {
         "contents": [one.content for one in items],
         "created": [one.created_at.isoformat() for one in items],
@@ -246,7 +236,7 @@ def _page_parameters(since: datetime | None, until: datetime | None) -> dict[str
 
 
 def _vectors(items: Sequence[Item], dims: int, type_number: int) -> dict[str, Any]:
-    """Return embeddings as parameters, each with the number of its item."""
+    """Return embeddings as parameters, with the numbers of their items."""
     rows = [(number, name, vector) for number, one in enumerate(items, 1) for name, vector in one.vectors.items()]
     return {
         "numbers": [number for number, _, _ in rows],
@@ -265,7 +255,7 @@ class OurSide:
 
     Args:
         queries: The queries of the schema.
-        index: Index from which embeddings are exported, or into which they are imported; `None` for none.
+        index: Index of the copied embeddings; `None` for none.
         indexes: All indexes.
         language: Configuration of PostgreSQL's full text.
     """
@@ -315,7 +305,7 @@ class OurSide:
         return None if item.content.startswith("{") else "its value is no mapping"
 
     def takes(self, item: Item) -> bool:
-        """Return whether an item's embeddings are of the same fields as the index embeds."""
+        """Return whether an item's embeddings have the fields that the index embeds."""
         if self.index is None or not item.vectors:
             return False
         texts = texts_of(json.loads(item.content), self.index.index.fields)
@@ -371,11 +361,11 @@ class TheirVectors:
 
 
 class TheirSide:
-    """Items in the tables of LangGraph's store. There, a namespace is a text of labels joined by dots.
+    """Items in the tables of LangGraph's store, which joins the labels of a namespace by dots.
 
     Args:
         queries: The queries on these tables.
-        vectors: The table of embeddings; `None` if they are not copied.
+        vectors: The table of embeddings; `None` if embeddings are not copied.
     """
 
     def __init__(self, queries: Queries, vectors: TheirVectors | None) -> None:
@@ -409,7 +399,7 @@ class TheirSide:
     async def _items(self, db: Connection, rows: Rows) -> dict[Key, Item]:
         found = {(one := Item(_labels(prefix), *rest)).name: one for prefix, *rest in rows}
         for one in found.values():
-            # The column has whole minutes. A ttl below one minute is dropped.
+            # The column has whole minutes, so a ttl below one minute is 0.
             one.ttl = one.ttl or None
         if self._vectors is not None and found:
             vectors = await db.fetch(self._queries.list_item_vectors, _prefixes([*found.values()]))
@@ -456,7 +446,7 @@ def _on_type(query: NamedQuery, extension: str) -> NamedQuery:
 
 
 async def our_side(db: Connection, queries: Queries, language: str, choose: Any) -> OurSide:
-    """Return this package's tables as a side. `choose` selects one of their indexes, or none."""
+    """Return this package's tables as a side, with the index that `choose` selects."""
     indexes = await stored_indexes(db, queries)
     return OurSide(queries, choose(indexes), indexes, language)
 
@@ -466,7 +456,7 @@ async def find_vectors(db: Connection, queries: Queries, theirs: Queries) -> The
 
     Raises:
         SourceMissingError: If there is no store.
-        ConfigurationError: If the store is one of an old version.
+        ConfigurationError: If the store has an old version.
     """
     rows = await db.fetch(theirs.find_store, {"schema": f'"{theirs.schema}"'})
     columns = {row[1] for row in rows if row[0] == "store"}
@@ -489,7 +479,7 @@ async def make_tables(
     """Create missing tables of LangGraph's store. Return the table of embeddings. Safe to repeat.
 
     Raises:
-        ConfigurationError: If embeddings of the index cannot be stored there.
+        ConfigurationError: If the tables cannot store embeddings of the index.
     """
     exists = (await db.fetch(theirs.find_schema, {"schema": f'"{theirs.schema}"'}))[0][0]
     async with db.transaction():
@@ -501,7 +491,7 @@ async def make_tables(
         types = await db.fetch(queries.find_vector_type, {})
         if not types:
             raise ConfigurationError(
-                "the database to export to has no pgvector: install it there, or leave embeddings out (vectors=False, "
+                "the target database has no pgvector: install pgvector, or leave embeddings out (vectors=False, "
                 "--no-vectors)"
             )
         async with db.transaction():
@@ -518,7 +508,7 @@ async def make_tables(
 
 
 def fitting_index(indexes: Sequence[OpenIndex], name: str | None, vectors: TheirVectors | None) -> OpenIndex | None:
-    """Return the index for copied embeddings: the index with the same number of dimensions.
+    """Return the index for copied embeddings, which has the same number of dimensions.
 
     Raises:
         ConfigurationError: If the named index does not fit, or several indexes fit and none is named.
@@ -534,14 +524,14 @@ def fitting_index(indexes: Sequence[OpenIndex], name: str | None, vectors: Their
     if len(fitting) > 1:
         names = ", ".join(one.index.name for one in fitting)
         raise ConfigurationError(
-            f"several indexes fit the dimensions of the store's embeddings: {names}. Name the one whose model made "
+            f"several indexes fit the dimensions of the store's embeddings: {names}. Name the index whose model made "
             "these embeddings (index=, --index), or leave embeddings out (vectors=False, --no-vectors)"
         )
     return fitting[0] if fitting else None
 
 
 def named_index(indexes: Sequence[OpenIndex], name: str | None) -> OpenIndex | None:
-    """Return an index by its name; by default the last complete index, or `None`.
+    """Return an index by name. By default, return the last complete index, or `None`.
 
     Raises:
         ConfigurationError: If there is no index of this name.

@@ -1,7 +1,7 @@
 -- name: import_memories
--- Store items of another store with their times, unless the items here were stored later. Keep replaced values as
--- earlier versions. Return the stored items. Locks the replaced rows, in a fixed order. An expired item is stored only
--- if it replaces an item here.
+-- Store items of another store with their times, unless this schema's items were stored later. Keep replaced values as
+-- earlier versions. Lock the replaced rows in a fixed order. Store an expired item only if it replaces an item. Return
+-- the stored items.
 -- seals: memories.value from contents with namespace = namespaces, key = keys
 -- seals: memories.words from words with namespace = namespaces, key = keys
 -- leaves: memory_versions.value
@@ -83,14 +83,13 @@ FROM unnest(:namespaces::text[], :keys::text[]) AS g (namespace, key)
     JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key;
 
 -- name: count_memories
--- Return the number of items that have not expired. With a time, count only items that were stored then or later.
+-- Return the number of items that have not expired. With `since`, count only items stored at this time or later.
 SELECT count(*) FROM /*schema*/memories m
 WHERE (m.expires_at IS NULL OR m.expires_at > now()) AND (:since::timestamptz IS NULL OR m.updated_at >= :since);
 
 -- name: list_memories_to_export
--- Return the next items that have not expired, in the order of their keys: all, or only items that changed since a
--- time. Items that changed between `until` and now are left out. Returns as many items as fit into a number of
--- bytes, but at least one.
+-- Return the next items that have not expired, in the order of their keys: at most `max_bytes`, but at least one item.
+-- With `since`, return only items that changed since. Items that changed between `until` and now are left out.
 -- opens: memories.value from value
 SELECT p.namespace, p.key, p.value::text, p.created_at, p.updated_at, p.expires_at,
     extract(epoch FROM p.ttl)::float8 / 60::float8

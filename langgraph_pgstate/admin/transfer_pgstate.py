@@ -25,8 +25,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, SerializationError
 from langgraph_pgstate.schema.queries import Queries
 
-# Maximum number of cached manifests. Later checkpoints are written as differences from checkpoints with a cached
-# manifest. Branches rarely begin at earlier ones.
+# Maximum number of cached manifests. A checkpoint inherits values from checkpoints with a cached manifest.
 _MANIFESTS: Final = 256
 _HOMES: Final = 20_000
 _DIGEST_BYTES: Final = 8 * 1024 * 1024
@@ -50,19 +49,13 @@ class PGStateStore:
     """One thread in this package's tables.
 
     The caches assume that no other process writes to the thread. Each write checks this.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        codec: Handles values that are encoded already.
-        thread_id: The thread.
     """
 
     def __init__(self, db: Connection, queries: Queries, codec: OpaqueCodec, thread_id: str) -> None:
         self.db = db
         self._queries, self._codec, self._thread_id = queries, codec, thread_id
         self._manifests: OrderedDict[tuple[str, str], Manifest] = OrderedDict()
-        # By channel and version: the checkpoint that last stored this value.
+        # The checkpoint that last stored a value, by namespace, channel and version.
         self._homes: OrderedDict[tuple[str, str, Any], str] = OrderedDict()
         self._digests: dict[Hashable, tuple[str, bytes]] = {}
 
@@ -110,10 +103,7 @@ class PGStateStore:
             return Encoded(type_, data)
 
     def plain(self, value: Encoded) -> Any:
-        """Return a decoded value that consists only of JSON's types.
-
-        If the application has its own serializer, that serializer decodes the value.
-        """
+        """Return a decoded value that consists only of JSON's types. The application's own serializer decodes it."""
         if self._codec.is_native:
             return plain_value(value) if value.type != TYPE_INT else int(value.data)
         return self._codec.plain.loads(value.type, value.data, "a plain value")
@@ -134,13 +124,13 @@ class PGStateStore:
         for portion in _portions([value for value in stored if value.key not in found]):
             for key, value in (await self.values(namespace, portion)).items():
                 found[key] = digest(value.type, value.data)
-        # Keep the digests, because the next page needs most of them again.
+        # The next page needs most of these digests again.
         self._digests = found
         return found
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:
-        """Return, by checkpoint, the channels with a value that is in no cached checkpoint of these tables."""
-        # If the target has a checkpoint already, its values are used again, even if it differs from the source's.
+        """Return, by checkpoint, the channels with a value that no cached checkpoint has."""
+        # Values of checkpoints that are already in these tables are used again.
         known = {id for record in records if record.exists for id in (record.checkpoint_id, record.parent_id) if id}
         await self._load(namespace, [id for id in known if (namespace, id) not in self._manifests])
         missing: dict[str, list[str]] = {}
@@ -160,7 +150,7 @@ class PGStateStore:
         """Store checkpoints and pending writes. One transaction; the rows of a task's pending writes are replaced.
 
         Raises:
-            ConflictError: If a checkpoint on which these are based was deleted meanwhile. The caches are then cleared.
+            ConflictError: If a base checkpoint was deleted or changed meanwhile.
         """
         refused = []
         portion = _Portion()
@@ -203,8 +193,7 @@ class PGStateStore:
                 home, manifest = record.checkpoint_id, mine
             entry = manifest.entry(channel, version) if manifest else None
             if isinstance(entry, Inline) and manifest is mine:
-                # The value is in the row that is written again, and can stay there. If it were in the row of another
-                # checkpoint, it would have to move to a segment.
+                # The value is in the row that is written again, and stays there.
                 given[channel], new[channel] = Encoded(entry.type, entry.data), version
             elif home and manifest and isinstance(entry, Inline | Slice | Elements):
                 others[home] = manifest
@@ -215,12 +204,12 @@ class PGStateStore:
         config = self._address(namespace, record.parent_id).config
         metadata: Any = dict(record.metadata)
         request = request_put(self._codec, config, {**record.head, "channel_values": given}, metadata, new)
-        # Take all of the record's metadata: a put leaves out `writes`, which early versions of LangGraph stored.
+        # Keep the metadata `writes` of early versions of LangGraph, which a put leaves out.
         text, exact = split_metadata(record.metadata)
         encoded = {key: self._codec.dumps(key, value) for key, value in exact.items()}
         request = replace(request, metadata=text, exact_metadata=encoded)
         plan = plan_put(self._codec, request, parent, others)
-        # Cache the plan without contents, because these are not read again.
+        # The contents are not read again.
         plan.contents.clear()
         created_at = _time(record.head.get("ts"))
         plan.manifest.revision = new_revision()
@@ -239,7 +228,7 @@ class PGStateStore:
                 self._homes[namespace, channel, version] = record.checkpoint_id
 
     async def _plan_writes(self, namespace: str, records: Sequence[Record], portion: _Portion) -> None:
-        """Pack pending writes by task, and remove the rows that held them."""
+        """Pack pending writes by task, and remove the rows that they replace."""
         known = await self._writes(namespace, [record.checkpoint_id for record in records if record.writes])
         for record in records:
             rows = known.get(record.checkpoint_id, [])
@@ -379,7 +368,7 @@ def _size_of(entry: Inline | Slice | Elements) -> int:
 
 
 def _rows_of(task: Mapping[tuple[str, int], tuple[str, Write]]) -> Iterator[tuple[int, str, list[Write]]]:
-    """Return one task's writes as rows `(idx, task_path, writes)`: each special channel alone, all others together."""
+    """Return a task's writes as rows `(idx, task_path, writes)`. Each special channel has a row of its own."""
     ordinary: defaultdict[str, list[Write]] = defaultdict(list)
     for (_, idx), (path, write) in sorted(task.items(), key=lambda item: item[0]):
         if idx < 0:
@@ -391,7 +380,6 @@ def _rows_of(task: Mapping[tuple[str, int], tuple[str, Write]]) -> Iterator[tupl
 
 
 def _time(text: Any) -> datetime | None:
-    """Return a checkpoint's `ts` as a time, or `None`."""
     try:
         found = datetime.fromisoformat(text)
     except (TypeError, ValueError):

@@ -20,13 +20,13 @@ class MeasuredTable:
 
     Attributes:
         name: The table.
-        bytes: Bytes on disk, indexes included.
-        index_bytes: Bytes of its indexes.
-        rows: PostgreSQL's estimate of its rows.
-        dead_rows: PostgreSQL's estimate of its dead rows.
-        partitions: Number of its partitions; 0 if it has none.
-        vacuumed_at: Time it was vacuumed last; `None` for never.
-        analyzed_at: Time it was analyzed last; `None` for never.
+        bytes: Bytes on disk, with indexes.
+        index_bytes: Bytes of the indexes.
+        rows: PostgreSQL's estimate of the rows.
+        dead_rows: PostgreSQL's estimate of the dead rows.
+        partitions: Number of partitions.
+        vacuumed_at: Time of the last vacuum; `None` for never.
+        analyzed_at: Time of the last analyze; `None` for never.
     """
 
     name: str
@@ -44,8 +44,8 @@ class MaintenanceNote:
     """The result of one call of `maintain`.
 
     Attributes:
-        maintained_at: Time it ended.
-        seconds: How long it took.
+        maintained_at: Time of the call's end.
+        seconds: Duration of the call.
         report: A `MaintenanceReport` as a mapping.
         sizes: Bytes of each table, with indexes and partitions.
     """
@@ -58,11 +58,11 @@ class MaintenanceNote:
 
 @dataclass(frozen=True, slots=True)
 class SlowStatement:
-    """A statement, as pg_stat_statements has counted it.
+    """A statement, as counted by pg_stat_statements.
 
     Attributes:
-        text: The first 600 characters of the statement, without its values.
-        calls: Number of its calls.
+        text: The first 600 characters of the statement, without values.
+        calls: Number of calls.
         total_ms: Milliseconds of all calls.
         mean_ms: Milliseconds of a call.
         max_ms: Milliseconds of the longest call.
@@ -84,15 +84,15 @@ class DatabaseOverview:
     Attributes:
         schema: The PostgreSQL schema of the tables.
         server_version: The server's version, like `18.1`.
-        is_standby: Whether the server is a standby, which is read-only.
+        is_standby: Whether the server is a read-only standby.
         now: The time of the server.
         size: Bytes of the whole database.
         tables: The tables of the schema, the largest first.
         migrations: The migrations that were applied.
         pending: Names of the migrations still to apply.
-        maintenance: What `maintain` did, newest first; 400 calls at most.
-        statements: The statements on the schema's tables whose calls took the most time in total; `None` if the
-            extension pg_stat_statements is not there or not readable.
+        maintenance: The last 400 calls of `maintain`, newest first.
+        statements: The statements on the schema's tables that took the most time; `None` if the extension
+            pg_stat_statements is missing or not readable.
     """
 
     schema: str
@@ -108,7 +108,7 @@ class DatabaseOverview:
 
 
 class Gauge(NamedTuple):
-    """A number for monitoring that can go up and down.
+    """A number for monitoring.
 
     Attributes:
         name: Name of the gauge.
@@ -130,11 +130,10 @@ class CheckReport:
         checkpoints: Checkpoints decoded.
         segments: Distinct segments read.
         writes: Rows of pending writes decoded.
-        unreferenced: Segments that no checkpoint refers to. They are harmless; the thread's next prune removes them.
-        problems: Defects; empty if there are none.
-        orphan_writes: Rows of pending writes without a checkpoint. The checkpoint is not stored yet or was lost;
-            `maintain` removes such rows later.
-        types: Stored types outside LangGraph, as `module:name`, sorted. Empty unless the caller asked for them.
+        unreferenced: Segments without a checkpoint. They are harmless. The thread's next prune removes them.
+        problems: The defects.
+        orphan_writes: Rows of pending writes without a checkpoint. `maintain` removes such rows after a day.
+        types: Stored types outside LangGraph, as `module:name`, sorted. Empty without `types=True`.
         others: Number of values of another serializer, whose types cannot be listed.
     """
 
@@ -170,9 +169,9 @@ class TransferReport:
         threads: Threads visited.
         checkpoints: Checkpoints written.
         writes: Pending writes written.
-        unchanged: Checkpoints that were present already and equal.
-        verified: Checkpoints read from both sides afterwards and compared.
-        conflicts: Threads that were continued on both sides. They are left unchanged.
+        unchanged: Equal checkpoints that the target already had.
+        verified: Checkpoints that were read from both sides and compared.
+        conflicts: Threads that were continued on both sides. These threads are left unchanged.
         differences: Checkpoints that differ after the copy or could not be copied; empty on success.
     """
 
@@ -198,7 +197,7 @@ class TransferReport:
 
 @dataclass(frozen=True, slots=True)
 class ItemDifference:
-    """An item of a store that was not copied, or is not equal on both sides.
+    """An item that was not copied, or differs between both sides.
 
     Attributes:
         namespace: Labels of the namespace, joined by dots.
@@ -217,13 +216,13 @@ class MemoryTransferReport:
 
     Attributes:
         items: Items of the source.
-        written: Items written. Items that changed meanwhile and were written again count twice.
+        written: Items written. An item that changed meanwhile and was written again counts twice.
         verified: Items that were equal on both sides afterwards.
         with_vectors: Verified items whose embeddings were copied. Other items are embedded later.
-        newer: Items that were not written, because the target's items were stored later.
+        newer: Items that were not written because the target's items were stored later.
         expired: Items that had expired and were left out.
-        left: Items that programs have stored in the source since the last pass began. Repeat the call when these
-            programs have stopped.
+        left: Items stored in the source since the last pass began. To copy these items, stop the programs that write,
+            and repeat the call.
         differences: Items that differ or could not be copied; empty on success.
     """
 
@@ -244,11 +243,11 @@ class UpcastReport:
     Attributes:
         threads: Threads visited.
         outdated: Checkpoints of an older version.
-        upcast: Checkpoints that were upcast, or would be.
-        added: By channel, the number of checkpoints in which it is added.
-        changed: By channel, the number of checkpoints in which its value changes.
-        removed: By channel, the number of checkpoints in which it is removed.
-        problems: Checkpoints that could not be upcast, with the reason. They are left unchanged.
+        upcast: Checkpoints that were upcast. With `dry_run`, checkpoints to upcast.
+        added: Number of checkpoints that gain a channel, by channel.
+        changed: Number of checkpoints in which a channel's value changes, by channel.
+        removed: Number of checkpoints that lose a channel, by channel.
+        problems: Checkpoints that could not be upcast, with the reason. These checkpoints are left unchanged.
         dry_run: Whether nothing was written.
     """
 
@@ -281,7 +280,7 @@ class TableSize:
     Attributes:
         name: The table.
         rows: Number of rows.
-        exact: Whether the rows were counted; otherwise `rows` is PostgreSQL's estimate.
+        exact: Whether the rows were counted. If false, `rows` is PostgreSQL's estimate.
         bytes: Size on disk, with indexes and TOAST.
         index_bytes: Size of the indexes alone.
     """
@@ -314,11 +313,11 @@ class ThreadSize:
 
     Attributes:
         checkpoints: Checkpoint rows.
-        state_bytes: Bytes of their states.
+        state_bytes: Bytes of the states.
         segments: Segment rows.
-        segment_bytes: Bytes of their data.
+        segment_bytes: Bytes of the segments.
         writes: Rows of pending writes.
-        write_bytes: Bytes of their data.
+        write_bytes: Bytes of the pending writes.
     """
 
     checkpoints: int
@@ -336,9 +335,9 @@ class MaintenanceReport:
     Attributes:
         months_made: Months for which a partition of `spans` was created, as `2026_01`.
         months_dropped: Months whose partition of `spans` was dropped.
-        runs_settled: Runs that were ended because their process had died.
-        guards_swept: Removed rows of outdated tombstones and long-released leases.
-        orphan_writes: Removed rows of pending writes whose checkpoint was never stored.
+        runs_settled: Runs that were ended because the process had died.
+        guards_swept: Removed rows of outdated tombstones and leases.
+        orphan_writes: Removed rows of pending writes without a checkpoint.
         days_dropped: Days whose events of runs were dropped, as `2026_01_31`.
         memories_expired: Deleted memories that had expired.
         policies: Reports of the policies of retention. `ttl` is the policy of threads with a time to live.
@@ -354,7 +353,7 @@ class MaintenanceReport:
     policies: tuple[PolicyReport, ...] = ()
 
     def __add__(self, other: MaintenanceReport) -> MaintenanceReport:
-        """Return the sum of the changes of two reports."""
+        """Return the sum of two reports."""
         mine, others = ([getattr(one, field.name) for field in fields(MaintenanceReport)] for one in (self, other))
         return MaintenanceReport(*map(add, mine, others))
 
@@ -364,8 +363,8 @@ class RotationProgress(NamedTuple):
 
     Attributes:
         table: The table that is read; empty during the wait.
-        rows: Number of rows that were read in this pass.
-        values: Number of values that were encrypted again.
+        rows: Number of rows read in this pass.
+        values: Number of values encrypted again.
         waits: Seconds to wait until all processes use the new keys.
     """
 
@@ -380,11 +379,11 @@ class RotationReport:
     """The result of a rotation of data keys.
 
     Attributes:
-        keys: Number of new data keys; 0 if the call has continued a rotation that was stopped.
-        rows: Number of rows that were read in the last pass.
-        values: Number of values that were encrypted again.
-        retired: Number of data keys that were retired, because no row is encrypted under them any more.
-        left: Number of data keys that are not retired yet.
+        keys: Number of new data keys; 0 if the call has continued a stopped rotation.
+        rows: Number of rows read in the last pass.
+        values: Number of values encrypted again.
+        retired: Number of data keys that were retired, because no row needs them.
+        left: Number of old data keys that are not retired yet.
         problems: Values that do not decrypt. Their data keys cannot be retired.
     """
 
@@ -402,8 +401,8 @@ class KeyCounts(NamedTuple):
     Attributes:
         master_id: The master key.
         current: Keys that encrypt new content.
-        replaced: Keys under which older content may be encrypted, until a rotation has ended.
-        retired: Keys under which no row is encrypted any more; archives and dumps may still need them.
+        replaced: Keys under which older content may still be encrypted.
+        retired: Keys that no row needs, but archives and dumps may need.
         destroyed: Keys that were destroyed.
     """
 

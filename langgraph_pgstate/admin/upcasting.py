@@ -28,21 +28,10 @@ _PAGE: Final = 100
 async def upcast_thread(
     db: Connection, queries: Queries, codec: ValueCodec, states: StateVersions, thread_id: str, dry_run: bool
 ) -> UpcastReport:
-    """Upcast the checkpoints of one thread. Each is one transaction, so the call can be stopped and repeated.
+    """Upcast the checkpoints of one thread. One transaction for each checkpoint; safe to repeat.
 
-    Safe while runs append: a checkpoint that is written again meanwhile is skipped. Ids, links, times, metadata and
-    pending writes are kept. Two round trips for each outdated checkpoint.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        codec: Decodes and encodes values.
-        states: The versions.
-        thread_id: The thread.
-        dry_run: Report the changes without making them.
-
-    Returns:
-        The changes. A checkpoint that cannot be upcast is reported as a problem instead of raising.
+    Safe while runs append: a checkpoint that is written again meanwhile is skipped. A checkpoint that cannot be upcast
+    is reported as a problem. Two round trips for each outdated checkpoint.
     """
     report = UpcastReport(threads=1, dry_run=dry_run)
     cursor = ("", "")
@@ -67,10 +56,10 @@ async def upcast_thread(
 async def refuse_newer_state(db: Connection, queries: Queries, thread_id: str) -> None:
     """Refuse an import into a thread that has checkpoints of a newer state version. One round trip.
 
-    Imported checkpoints are of the first version, and would inherit values of the newer version.
+    Imported checkpoints have the first version, but would inherit values of the newer version.
 
     Raises:
-        ConfigurationError: If the thread has a checkpoint of another version than the first.
+        ConfigurationError: If the thread has a checkpoint of a newer version than the first.
     """
     first = {"thread_id": thread_id, "cursor_ns": "", "cursor_id": "", "state_version": FIRST_VERSION, "page_size": 1}
     if await db.fetch(queries.scan_outdated, first):
@@ -89,7 +78,7 @@ async def _upcast(
     report.outdated += 1
     try:
         before, manifest = load_tuple(codec, row, segments, (), sends)
-        # Decode the checkpoint again, because an upcaster may change its argument.
+        # An upcaster may change its argument, so decode the checkpoint again.
         after = states.upcast(load_tuple(codec, row, segments, (), sends)[0], row.state_version)
         _count_changes(codec, before, after, report)
         if report.dry_run:
@@ -97,8 +86,7 @@ async def _upcast(
             return
         state = row.decode()
         if is_old_format(state):
-            # In this format, pending sends are stored among the parent's writes. If the checkpoint were written again,
-            # they would be stored twice.
+            # The parent's writes already have the pending sends, which would be stored twice.
             report.problems.append(Problem(address.thread_id, str(address), "its format is too old to be written"))
             return
         checkpoint: Any = after.checkpoint
@@ -107,7 +95,6 @@ async def _upcast(
             address, None, checkpoint, checkpoint["channel_versions"], row.metadata, exact, {}, ThreadKeys()
         )
         request.states = states
-        # Elements that the new lists share with the stored lists are not written again.
         plan = plan_put(codec, request, manifest, {})
     except PGStateError as error:
         report.problems.append(Problem(address.thread_id, str(address), str(error)))

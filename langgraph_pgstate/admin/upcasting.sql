@@ -1,5 +1,5 @@
 -- name: scan_outdated
--- Return a page of a thread's checkpoints of another state version than the given one, in key order, after a cursor.
+-- Return a page of a thread's checkpoints whose state version is not `state_version`, in key order, after a cursor.
 SELECT checkpoint_ns, checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND (checkpoint_ns, checkpoint_id) > (:cursor_ns::text, :cursor_id::text)
     AND coalesce(state_version, 1) <> :state_version::integer
@@ -7,13 +7,13 @@ ORDER BY checkpoint_ns, checkpoint_id
 LIMIT :page_size;
 
 -- name: upcast_checkpoint
--- Give a checkpoint the values of a newer state version. Affects no row if it was written again after it was read.
+-- Give a checkpoint the values of a newer state version, unless the checkpoint was written again.
 -- seals: checkpoints.state
 -- seals: segments.data from new_data by new_starts, new_lengths with segment_id = new_ids
 WITH upcast AS (
     UPDATE /*schema*/checkpoints SET
         revision = :revision::bigint,
-        -- Keep the row's old segments, because another process may be about to inherit them.
+        -- Keep the old segments, because another process may be about to inherit them.
         segment_ids = :segment_ids::integer[] || segment_ids,
         state = :state::bytea,
         state_version = :state_version::integer
@@ -36,7 +36,7 @@ WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text
 ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: note_damage
--- Record once, among a thread's events, that a damaged checkpoint was skipped, and which one was used instead.
+-- Record once, among a thread's events, which damaged checkpoint was skipped, and which checkpoint was used instead.
 -- leaves: events.payload
 WITH damage AS MATERIALIZED (
     SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-corrupt-' || :checkpoint_id::text AS event_id,

@@ -20,16 +20,10 @@ async def add_words_to_page(
 ) -> tuple[tuple[Any, ...] | None, int, int]:
     """Add digests of words in a page of `messages` or `memories`. One transaction; safe to repeat.
 
-    Rows that are changed meanwhile, have no words or do not decrypt are left as they are.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        table: The table.
-        cursor: The key after which the page begins.
+    Rows that are changed meanwhile, have no words or do not decrypt stay unchanged.
 
     Returns:
-        The key of the page's last row, or `None` for the last page; the numbers of rows read and of rows changed.
+        The cursor of the next page, or `None`; the number of rows read; the number of rows changed.
     """
     names = KEYS[table]
     find = queries.find_messages_without_words if table == "messages" else queries.find_memories_without_words
@@ -53,7 +47,7 @@ async def add_words_to_page(
 
 
 def _text_of(value: Mapping[str, Any], fields: Sequence[str] | None) -> str:
-    """Return the text by which an item is searched: its fields to index, or else its `content`, or else its value."""
+    """Return an item's searched text: the fields to index, or else `content`, or else the whole value."""
     if fields:
         return words_of(texts_of(value, fields))
     text = value.get("content")

@@ -1,6 +1,6 @@
 -- name: find_messages_without_words
--- Return a page of messages in key order after a cursor. If a message is encrypted without digests of words, return its
--- text twice: decrypted, and as it is stored. For other messages, return nulls instead.
+-- Return a page of messages in key order after a cursor. A message that is encrypted without digests of words has its
+-- text twice: decrypted, and as stored. Other messages have nulls instead.
 -- opens: messages.content if intact
 SELECT m.thread_id, m.message_id, m.checkpoint_id, m.channel, w.content, w.content AS before
 FROM /*schema*/messages m CROSS JOIN LATERAL (
@@ -19,8 +19,8 @@ WHERE m.thread_id = :thread_id::text AND m.message_id = :message_id::text AND m.
     AND m.channel = :channel::text AND m.content = :before::text;
 
 -- name: find_memories_without_words
--- Return a page of items in key order after a cursor, with their fields to index. If an item is encrypted and indexed,
--- but without digests of words, return its value twice: decrypted, and as it is stored. For other items, return nulls.
+-- Return a page of items in key order after a cursor, with the fields to index. An item that is encrypted and indexed
+-- without digests of words has its value twice: decrypted, and as stored. Other items have nulls instead.
 -- opens: memories.value if intact
 -- leaves: memories.words
 SELECT m.namespace, m.key, w.value, w.value::text AS before, m.index_fields
