@@ -36,8 +36,7 @@ from langgraph_pgstate.schema.tenancy import open_database
 
 _log = logging.getLogger("langgraph_pgstate.otlp")
 _PATH: Final = "/v1/traces"
-# Status codes with which a collector refuses the spans themselves. Other codes come from the collector's state or the
-# network.
+# Status codes that refuse the spans themselves. After any other code, the spans are sent again.
 _REFUSALS: Final = frozenset({400, 413, 422})
 _MOST_SECONDS: Final = 300.0
 
@@ -48,8 +47,7 @@ class Answer:
 
     Attributes:
         is_taken: Whether the collector has accepted the spans.
-        is_refused: Whether the collector refuses some of the spans, so that sending them again is useless.
-        reason: Why the spans were not accepted.
+        is_refused: Whether sending the same spans again is useless.
         retry_after: Seconds that the collector asks to wait.
     """
 
@@ -83,7 +81,7 @@ def without_credentials(url: str) -> str:
 
 
 class Collector:
-    """A collector, over HTTP. `OTEL_EXPORTER_OTLP_*` sets headers, certificates and compression of the requests.
+    """A collector, over HTTP. The variables `OTEL_EXPORTER_OTLP_*` set headers, certificates and compression.
 
     Args:
         endpoint: Address of the collector, with the path.
@@ -109,8 +107,8 @@ class Collector:
                 self._warn_of_rejected(last, len(spans))
             return Answer(is_taken=True)
         if last is None:
-            return Answer(reason="it does not answer")
-        reason = f"it answers {last.status_code} {last.reason or ''}".rstrip()
+            return Answer(reason="the collector does not respond")
+        reason = f"the collector responds with {last.status_code} {last.reason or ''}".rstrip()
         return Answer(False, last.status_code in _REFUSALS, reason, _seconds(last.headers.get("Retry-After")))
 
     def close(self) -> None:
@@ -132,7 +130,7 @@ class Collector:
 
 
 def _seconds(text: str | None) -> float:
-    """Return a number of seconds; 0 for a date or another value."""
+    """Return the seconds in a `Retry-After` header; 0 if it holds a date or is missing."""
     return min(float(text), _MOST_SECONDS) if text is not None and text.isdecimal() else 0.0
 
 
@@ -143,11 +141,11 @@ _POLL_SECONDS: Final = 1.0
 _STANDBY_SECONDS: Final = 5.0
 _MOST_PAUSE_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 5.0
-# Maximum number of spans in a request. With content, a span may have several kilobytes (see `RecorderSettings.limit`).
+# Maximum number of spans in a request, without and with content.
 _BATCH: Final = 512
 _CONTENT_BATCH: Final = 64
 _NEVER: Final = float("-inf")
-# One connection with a short timeout, so that an outage is noticed.
+# One connection with a short timeout, so that an outage is noticed soon.
 _POOL: Final = PoolSettings(min_size=1, max_size=1, timeout=5.0)
 
 
@@ -155,18 +153,18 @@ class SpanExporter:
     """An exporter of recorded spans to a collector of OpenTelemetry, in a thread of its own.
 
     Each span is exported after its end, at least once and always with the same ids. Waiting spans are in the database,
-    so an outage of the collector or of a process delays spans but loses none. If a schema has several exporters, one of
-    them exports. If its process dies, another exporter takes over within half a minute.
+    so an outage delays spans but loses none. If a schema has several exporters, one of them exports. If the exporting
+    process dies, another exporter takes over after about half a minute.
 
     Args:
         dsn: The database.
         endpoint: Address of the collector, like `http://localhost:4318`.
         schema: Schema of the tables.
         tenant: The tenant whose spans are exported. If tenants are kept apart, each needs its own exporter.
-        content: Whether inputs, outputs and messages of errors are exported. The content of a run is never exported if
-            its serializer is not LangGraph's, because that serializer may encrypt.
-        since: If no spans were exported from this schema before, also export spans of runs that started at this time or
-            later. A timedelta counts back from now. By default, only spans that end from now on are exported.
+        content: Whether inputs, outputs and error messages are exported. Runs with another serializer than LangGraph's
+            export no content, because that serializer may encrypt.
+        since: Also export earlier runs that started at this time or later, unless the schema was exported before. A
+            timedelta counts back from now. By default, only spans that end from now on are exported.
         prepare_threshold: As in `ConnectionOptions`.
         encryption: Decrypts the content; needed with `content` if the rows are encrypted.
 
@@ -205,7 +203,7 @@ class SpanExporter:
         self._thread: threading.Thread | None = None
         self._held_until = self._retry_at = _NEVER
         self._failures = 0
-        # Whether the spans of earlier runs must still be queued, if `since` asks for them.
+        # Whether the spans of earlier runs must still be queued.
         self._is_behind = False
 
     def __enter__(self) -> Self:
@@ -234,7 +232,7 @@ class SpanExporter:
 
         Raises:
             ConfigurationError: If another process exports.
-            UnavailableError: If the collector or the database cannot be used. The remaining spans wait.
+            UnavailableError: If the collector or the database cannot be used. Spans that were not sent stay queued.
         """
         total = 0
         with self._connect() as database:
@@ -252,7 +250,7 @@ class SpanExporter:
                 self._release(database)
         return total
 
-    # Methods that only the thread calls.
+    # Methods for the thread only.
 
     def _follow(self) -> None:
         while True:
@@ -285,7 +283,7 @@ class SpanExporter:
         except CollectorError as error:
             pause = max(error.retry_after, self._pause())
             self._retry_at = time.monotonic() + pause
-            _log.warning("spans wait for the collector %s: %s", without_credentials(self._endpoint), error)
+            _log.warning("spans wait for %s: %s", without_credentials(self._endpoint), error)
             return 0.0
         self._failures = 0
         return _POLL_SECONDS if sent is None else 0.0
@@ -300,11 +298,11 @@ class SpanExporter:
         self._release(database)
 
     def _pause(self) -> float:
-        """Return the seconds to wait after a failure. They double each time."""
+        """Return the seconds to wait after a failure, twice as many each time."""
         self._failures += 1
         return min(2.0 ** (self._failures - 1), _MOST_PAUSE_SECONDS)
 
-    # Methods that both `export` and the thread call.
+    # Methods for the thread and for `export`.
 
     def _connect(self) -> AbstractContextManager[Database]:
         self._held_until = _NEVER
@@ -332,7 +330,7 @@ class SpanExporter:
         database.run_within(1.0, exports.release, self._queries, self._holder_id)
 
     def _catch_up(self, database: Database) -> None:
-        """Queue the spans of earlier runs, if they are wanted. If the process dies, the next exporter does it again."""
+        """Queue the spans of earlier runs, if `since` asks for them. After a crash, the next exporter starts again."""
         after: exports.Cursor | None = None
         while self._since is not None:
             after = database.run(exports.queue_runs, self._queries, self._since, after)
@@ -342,7 +340,7 @@ class SpanExporter:
         database.run(exports.note_caught_up, self._queries, self._holder_id)
 
     def _export_next(self, database: Database) -> int | None:
-        """Export the spans that were queued first, and return their number; `None` if there are none.
+        """Export the oldest spans in the queue, and return their number; `None` if the queue is empty.
 
         Raises:
             CollectorError: If the collector does not accept the spans. They stay in the queue.
@@ -371,9 +369,9 @@ class SpanExporter:
         return sent
 
     def _convert(self, span: exports.EndedSpan) -> ReadableSpan | None:
-        """Convert a recorded span to a span of OpenTelemetry. Return `None` if it is not exported.
+        """Convert a recorded span to a span of OpenTelemetry. Return `None` if the span is not exported.
 
-        Errors are logged, so that a span that cannot be converted does not delay other spans.
+        An error is only logged, so that other spans are exported.
         """
         try:
             return convert(span, self._resource, _VERSION) if is_exported(span) else None
@@ -410,7 +408,7 @@ class SpanExporter:
             parts += [part[middle:], part[:middle]]
         for span, answer in refused:
             found = span.attributes or {}
-            _log.error("the collector refuses span %s, %s", found.get("pgstate.span.id"), answer.reason)
+            _log.error("span %s is left out: %s", found.get("pgstate.span.id"), answer.reason)
 
 
 class CollectorError(UnavailableError):

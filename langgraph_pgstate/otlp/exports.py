@@ -1,8 +1,7 @@
 """The queue of ended spans, from which one process at a time exports.
 
-The transaction that stores the end of a span also queues it. So no span is missed, however late a transaction commits.
-Exported spans are deleted from the queue afterwards. A span may be exported twice, with the same ids, but is never
-lost.
+The transaction that stores the end of a span also queues the span, so no ended span is missed. After the export, the
+span is deleted from the queue. A span may be exported twice, with the same ids, but is never lost.
 """
 
 from __future__ import annotations
@@ -24,15 +23,7 @@ Cursor = tuple[datetime, str, str]
 
 
 class Export(NamedTuple):
-    """Some ended spans of a run, which were queued together.
-
-    Attributes:
-        thread_id: The thread.
-        export_id: Id of the batch in the queue.
-        run_id: The run.
-        span_ids: The spans.
-        started_ats: Start of each span.
-    """
+    """A batch in the queue: ended spans of one run. `started_ats` has the start of each span of `span_ids`."""
 
     thread_id: str
     export_id: str
@@ -42,33 +33,17 @@ class Export(NamedTuple):
 
 
 class EndedSpan(NamedTuple):
-    """A span that has ended, with the data of its run and its parent that an exporter needs.
+    """A span that has ended, with data of its run and of its parent span.
+
+    Fields that are not listed here are as in `Span` and `Run`.
 
     Attributes:
-        thread_id: The thread.
-        run_id: The run.
-        span_id: The span.
-        started_at: The start.
-        ended_at: The end.
-        parent_span_id: The parent; `None` for the root of an attempt.
-        parent_started_at: Start of the parent; `None` if there is no such span.
-        kind: As in `Span`.
-        name: As in `Span`.
-        status: As in `Span`.
-        checkpoint_ns: As in `Span`.
-        step: As in `Span`.
-        node: As in `Span`.
-        agent: As in `Span`.
-        cost: As in `Span`.
-        error_type: As in `Span`.
-        attributes: As in `Span`.
+        parent_started_at: Start of the parent; `None` if the parent is not in the database.
         semconv_version: Version of the names of the attributes.
-        tenant_id: Tenant of the run.
-        user_id: User of the run.
         traceparent: The caller's span, if the run belongs to the caller's trace.
-        error_message: As in `Span`; `None` if content is not read.
-        input: As in `Span`; for the root of an attempt, the run's input; `None` if content is not read.
-        output: As in `Span`; for the root of an attempt, the run's output; `None` if content is not read.
+        error_message: `None` if content is not read.
+        input: For the root of an attempt, the run's input; `None` if content is not read.
+        output: For the root of an attempt, the run's output; `None` if content is not read.
     """
 
     thread_id: str
@@ -100,16 +75,10 @@ class EndedSpan(NamedTuple):
 async def hold(db: Connection, queries: Queries, holder_id: str, endpoint: str, ttl: float) -> bool | None:
     """Become or stay the exporting process. One statement; safe to repeat.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        holder_id: This process.
-        endpoint: The address to which the process exports, without credentials.
-        ttl: Seconds from now after which another process may take over, by the database's clock.
+    After `ttl` seconds, by the database's clock, another process may take over.
 
     Returns:
-        True if the spans of earlier runs must still be queued, because no exporter has called `note_caught_up` yet.
-        `None` if another process exports.
+        Whether the spans of earlier runs must still be queued. `None` if another process exports.
     """
     rows = await db.fetch(queries.hold_exporter, {"holder_id": holder_id, "endpoint": endpoint, "ttl": ttl})
     return bool(rows[0][0]) if rows else None
@@ -131,8 +100,6 @@ async def queue_runs(
     """Queue the spans of a page of earlier runs, newest first, even if they were exported before. One statement.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
         since: Only runs that started at this time or later; a timedelta counts back from now.
         after: Result of the previous call; by default the first page.
 
@@ -163,14 +130,12 @@ async def list_exports(db: Connection, queries: Queries, most_spans: int) -> lis
 async def read_spans(
     db: Connection, queries: Queries, keys: Sequence[tuple[str, str, str, datetime]], *, with_content: bool
 ) -> list[EndedSpan]:
-    """Return spans that have ended, by thread, run and start. One statement.
+    """Return spans that have ended, in the order of thread, run and start. One statement.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
         keys: Thread, run, span and start of each span. Deleted spans are left out.
-        with_content: Whether to read messages of errors, inputs and outputs. They are never read if the run's
-            serializer may encrypt its state.
+        with_content: Whether to read error messages, inputs and outputs. Those of a run whose serializer may encrypt
+            are never read.
     """
     names = ("thread_ids", "run_ids", "span_ids", "started_ats")
     parameters = {name: [key[place] for key in keys] for place, name in enumerate(names)}
@@ -179,7 +144,7 @@ async def read_spans(
 
 
 def _with_content(row: Sequence[Any]) -> list[Any]:
-    """Return a row with one input and one output. A root span without input or output gets that of its run."""
+    """Return a row with one input and one output: the span's own, or else the run's."""
     *rest, own_input, own_output, given, returned = row
     return [*rest, given if own_input is None else own_input, returned if own_output is None else own_output]
 
@@ -194,10 +159,7 @@ async def confirm(db: Connection, queries: Queries, exports: Sequence[Export]) -
 
 
 async def forget(db: Connection, queries: Queries) -> None:
-    """Remove exporters that have not run for a week. If no exporter is left, also empty the queue.
-
-    Without an exporter, no further spans are queued. Several small transactions; safe to repeat.
-    """
+    """Remove exporters that have not run for a week. If no exporter is left, also empty the queue. Safe to repeat."""
     await db.execute(queries.forget_exporters, {"age": FORGET_AFTER})
     while await db.execute(queries.drop_exports, {"page_size": _DROP_PAGE}) == _DROP_PAGE:
         pass

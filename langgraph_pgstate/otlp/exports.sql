@@ -55,8 +55,8 @@ WHERE e.total - cardinality(e.span_ids) < :most_spans
 ORDER BY e.created_at, e.thread_id, e.export_id;
 
 -- name: read_ended_spans
--- Return some spans that have ended, with data of their runs and parents, and their content if it is requested.
--- If the parent is a root, it has one row for each attempt, of which the last that began before the span is used.
+-- Return some spans that have ended, with data of their runs and parents, and with content if requested. A root has one
+-- row for each attempt, so the parent is the last row that began before the span.
 -- opens: spans.input
 -- opens: spans.output
 -- opens: spans.error_message
@@ -74,8 +74,7 @@ SELECT s.thread_id, s.run_id, s.span_id, s.started_at, s.ended_at, s.parent_span
     CASE WHEN c.is_shown AND s.output IS NULL AND s.parent_span_id IS NULL THEN r.output END AS run_output
 FROM unnest(:thread_ids::text[], :run_ids::text[], :span_ids::text[], :started_ats::timestamptz[])
     AS k (thread_id, run_id, span_id, started_at)
--- `OFFSET 0` makes PostgreSQL look up each span separately. Otherwise PostgreSQL may use a join that reads all spans of
--- the threads.
+-- `OFFSET 0` prevents a join that reads all spans of the threads.
 CROSS JOIN LATERAL (
     SELECT e.* FROM /*schema*/spans e
     WHERE e.thread_id = k.thread_id AND e.run_id = k.run_id AND e.span_id = k.span_id AND e.started_at = k.started_at

@@ -47,10 +47,10 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, str]]] = {
     "gen_ai.response.finish_reasons": ("model calls", "why the response ended"),
     "gen_ai.response.time_to_first_chunk": ("model calls that stream", "seconds"),
     "gen_ai.usage.input_tokens": ("model calls", "tokens read, cached ones included"),
-    "gen_ai.usage.cache_read.input_tokens": ("model calls", "tokens of these read from a cache"),
-    "gen_ai.usage.cache_creation.input_tokens": ("model calls", "tokens of these written to a cache"),
+    "gen_ai.usage.cache_read.input_tokens": ("model calls", "input tokens read from a cache"),
+    "gen_ai.usage.cache_creation.input_tokens": ("model calls", "input tokens written to a cache"),
     "gen_ai.usage.output_tokens": ("model calls", "tokens written, reasoning included"),
-    "gen_ai.usage.reasoning.output_tokens": ("model calls", "tokens of these used for reasoning"),
+    "gen_ai.usage.reasoning.output_tokens": ("model calls", "output tokens used for reasoning"),
     "gen_ai.tool.name": ("tools", "the tool"),
     "gen_ai.tool.type": ("tools", "`function`"),
     "gen_ai.tool.description": ("tools", "the tool's description"),
@@ -86,7 +86,7 @@ _NAMES: Final = {
     "chat": "gen_ai.request.model",
     "text_completion": "gen_ai.request.model",
 }
-"""The attribute that follows the operation in the name of a span, by operation."""
+"""For each operation: the attribute that follows the operation in the name of a span."""
 _CLIENTS: Final = frozenset({"llm", "retriever"})
 _OTHER_KINDS: Final = {
     "invoke_workflow": "CHAIN",
@@ -110,19 +110,13 @@ def resource_of_process() -> Resource:
 
 
 def is_exported(span: EndedSpan) -> bool:
-    """Return whether a span is exported. It is not exported if the caller's trace is not sampled."""
+    """Return whether a span is exported: false if the caller's trace is not sampled."""
     caller = _caller_of(span)
     return caller is None or caller.is_sampled
 
 
 def convert(span: EndedSpan, resource: Resource, version: str) -> ReadableSpan:
-    """Convert a recorded span to a span of OpenTelemetry.
-
-    Args:
-        span: The recorded span.
-        resource: The resource.
-        version: Version of this package.
-    """
+    """Convert a recorded span to a span of OpenTelemetry."""
     caller = _caller_of(span)
     trace_id = _trace_id_of(span) if caller is None else caller.trace_id
     parent_id = None
@@ -153,7 +147,7 @@ def _caller_of(span: EndedSpan) -> TraceParent | None:
 
 
 def _trace_id_of(span: EndedSpan) -> int:
-    """Return the id of a run's own trace: the run's id if it is a UUID, else a hash of thread and run."""
+    """Return the id of a run's own trace: a run id that is a UUID, else a hash of thread and run."""
     try:
         return UUID(span.run_id).int or 1
     except ValueError:
@@ -161,9 +155,9 @@ def _trace_id_of(span: EndedSpan) -> int:
 
 
 def _span_id_of(span: EndedSpan, span_id: str, started_at: datetime | None) -> int:
-    """Return the exported id of a span, a hash of its recorded id and its start.
+    """Return the exported id of a span: a hash of its recorded id and of its start.
 
-    The start is included because the roots of several attempts have the same recorded id.
+    The roots of all attempts of a run have the same recorded id.
     """
     return _hash(8, span.thread_id, span.run_id, span_id, "" if started_at is None else str(_nanoseconds(started_at)))
 
@@ -190,7 +184,7 @@ def _name_of(span: EndedSpan, attributes: Mapping[str, Any]) -> str:
 
 def _attributes_of(span: EndedSpan) -> dict[str, Any]:
     is_model = span.kind == "llm"
-    # Only model calls keep their token counts, because backends treat every span that has them as a model call.
+    # Only model calls keep their token counts, because backends take every span with counts for a model call.
     stored = {name: value for name, value in span.attributes.items() if is_model or not name.startswith(_USAGE)}
     operation = stored.get("gen_ai.operation.name")
     found: dict[str, Any] = {
@@ -218,7 +212,7 @@ def _attributes_of(span: EndedSpan) -> dict[str, Any]:
 
 
 def _content_of(span: EndedSpan, operation: str | None) -> dict[str, Any]:
-    """Return the attributes of a span's input and output, with `None` for values that were not read."""
+    """Return the attributes for a span's input and output."""
     if operation == "execute_tool":
         output = span.output
         result = output.get("content") if isinstance(output, Mapping) and output.get("role") == "tool" else output
@@ -243,7 +237,7 @@ def _type_of(value: Any) -> str | None:
 
 
 def _messages(captured: Any, reasons: Any = None) -> str | None:
-    """Return recorded messages or a prompt in the form of OpenTelemetry, as JSON."""
+    """Return recorded messages, or a prompt, as JSON in the form of OpenTelemetry."""
     if captured is None:
         return None
     if isinstance(captured, Mapping) and "$messages" in captured:
@@ -291,10 +285,7 @@ def _text(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value for an attribute.
-
-    Scalars and lists of scalars of one type are unchanged; other values become JSON.
-    """
+    """Return a value for an attribute: scalars and lists of one scalar type unchanged, other values as JSON."""
     if isinstance(value, str | bool | float) or (isinstance(value, int) and value in _INT8):
         return value
     if isinstance(value, list) and value and isinstance(value[0], str | bool | int | float):

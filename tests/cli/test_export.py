@@ -71,7 +71,7 @@ def test_a_collector_that_is_away_is_said(run: Run, dsn: str, schema: str, colle
     from support.otlp import Reply
 
     collector.replies = [Reply(401)]
-    assert "it answers 401" in run(*export, code=1).output
+    assert "the collector responds with 401" in run(*export, code=1).output
     assert "exported 11 spans" in run(*export).output
 
 

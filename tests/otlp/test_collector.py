@@ -100,9 +100,9 @@ def test_a_time_to_wait_that_is_no_number_is_none(receiver: Receiver, hasty: Col
 
 def test_a_collector_that_is_away_or_too_slow_does_not_answer(receiver: Receiver, hasty: Collector) -> None:
     receiver.replies = [Reply(seconds=1.0), Reply(seconds=1.0)]
-    assert hasty.send([converted()]).reason == "it does not answer"
+    assert hasty.send([converted()]).reason == "the collector does not respond"
     receiver.stop()
-    assert hasty.send([converted()]).reason == "it does not answer"
+    assert hasty.send([converted()]).reason == "the collector does not respond"
 
 
 def test_what_a_collector_rejects_of_a_request_is_logged(
