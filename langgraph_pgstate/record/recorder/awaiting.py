@@ -16,11 +16,10 @@ async def _coroutine() -> None:
 class Awaited(functools.partial[Any]):
     """A callback that LangChain's async managers await and its blocking managers call.
 
-    The async managers await a callback if `inspect.iscoroutinefunction` is true of it. Python applies this test to the
-    function that a partial wraps, so this partial wraps a coroutine function. The blocking managers call the callback.
-    If it returns a coroutine, they run the coroutine in another thread and block the event loop meanwhile. LangGraph
-    uses blocking managers even inside an event loop, for the function of a conditional edge. So this callback returns
-    an awaitable that is no coroutine.
+    Async managers await a callback that `inspect.iscoroutinefunction` accepts. Python tests the function that a partial
+    wraps, so this partial wraps a coroutine function. Blocking managers run a returned coroutine in another thread and
+    block the event loop meanwhile, so this callback returns an awaitable that is no coroutine. LangGraph uses blocking
+    managers even on an event loop, for the function of a conditional edge.
     """
 
     _callback: Callable[..., Awaitable[None]]

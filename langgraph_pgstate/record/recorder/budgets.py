@@ -26,19 +26,18 @@ from langgraph_pgstate.schema.queries import Queries
 _log = logging.getLogger("langgraph_pgstate.record")
 
 _ZERO: Final = Decimal(0)
-# Minimum seconds between two readings of the spending. The pause is at least twenty times as long as the last reading.
+# Minimum pause between two readings of the spending, in seconds, and as a multiple of the last reading's duration.
 _FRESH_SECONDS: Final = 2.0
 _SHARE: Final = 20
 _READ_SECONDS: Final = 5.0
 # Seconds without a call after which an owner's spending is no longer read.
 _OWNER_SECONDS: Final = 60.0
-# Calls of this process that ended at least this many seconds before the last reading were in the tables by then. The
-# reading includes their costs, so this process no longer counts them itself.
+# A call that ended this many seconds before a reading is in the tables, so the reading includes its cost.
 _OWN_SECONDS: Final = 120.0
 
 
 class _Known(NamedTuple):
-    """Spending and budget of an owner, as one reading found them.
+    """What one reading found about an owner.
 
     Attributes:
         reading: Number of the reading.
@@ -75,10 +74,6 @@ class Budgets:
     All runs of a process are counted together. A call in progress is assumed to cost as much as the last call of the
     same model; when it has ended, its real cost is counted. Costs of other processes are read from the record, at most
     every two seconds.
-
-    Args:
-        runner: The database.
-        queries: The queries of its schema.
     """
 
     def __init__(self, runner: Runner, queries: Queries) -> None:
@@ -106,7 +101,7 @@ class Budgets:
             now = time.monotonic()
             if now < self._unchecked_until:
                 return True
-            # While one thread reads, other threads use values that are up to twice as old as otherwise allowed.
+            # While one thread reads, other threads may use values twice as old.
             oldest = now - self._fresh_for * (2 if self._in_progress else 1)
             known = [self._known.get(owner) for owner in owners_of(run)]
             return all(one is not None and one.read_at > oldest for one in known)
@@ -139,7 +134,7 @@ class Budgets:
             if spending is None:
                 self._unchecked_until = now + self._fresh_for
                 return
-            # A reading that began earlier may end later. It must not replace the values of the newer reading.
+            # A reading that began earlier may end later. Values of the newer reading must stay.
             for owner in asked:
                 if owner not in self._known or self._known[owner].reading < number:
                     self._known[owner] = _Known(number, now, spending.budgets.get(owner))
@@ -149,19 +144,16 @@ class Budgets:
                 self._unchecked_until = float("-inf") if spending.has_budgets else now + self._fresh_for
 
     def admit(self, run: RunRecord, id: UUID, model: str) -> BudgetExceededError | None:
-        """Count a call that is about to begin. If a budget is used up, return the error and do not count it.
+        """Count a call that is about to begin, or return an error if a budget is used up.
 
-        Args:
-            run: The run.
-            id: Id of the call. Call `settle` when the call has ended, or `release` when it has failed.
-            model: The model's name, as far as it is known before the call.
+        Call `settle` when the call has ended, or `release` when the call has failed.
         """
         owners = owners_of(run)
         with self._lock:
             if not self._has_budgets:
                 return None
             self._seen |= dict.fromkeys(owners, time.monotonic())
-            # Remove the calls of runs that have ended. Such calls were abandoned, and their end is never reported.
+            # Calls of ended runs were abandoned, and their end is never reported.
             self._started = {id: one for id, one in self._started.items() if one.run.ended_at is None}
             for owner in owners:
                 known = self._known.get(owner)
@@ -199,7 +191,7 @@ class Budgets:
             self._started.pop(id, None)
 
     def _counted_ids(self) -> list[str]:
-        """Return the ids of ended calls that this process counts, so that their recorded cost is not counted again."""
+        """Return the ids of ended calls whose cost this process counts."""
         with self._lock:
             return [call.span_id for call in self._calls]
 
@@ -216,8 +208,8 @@ class BudgetGuard(BaseCallbackHandler):
     It is separate from the recorder, because an error of this handler ends the run. An error of the recorder must not.
 
     Args:
-        check: Called with the id of the span that makes a call, the id of the call and the name of its model. It raises
-            an error to refuse the call. Async managers await its result.
+        check: Called with the id of the span that makes a call, the id of the call and the name of the model. Raises an
+            error to refuse the call. Async managers await the result.
     """
 
     raise_error = True

@@ -1,7 +1,7 @@
 """Copying of span inputs and outputs, and their rendering as JSON.
 
-`capture` runs in the callbacks, so the graph waits for it. It makes a bounded copy of values that may change later.
-`render` runs in the background.
+`capture` makes a bounded copy of values that may change later. It runs in callbacks, so graphs wait for it. `render`
+runs later, when rows are written.
 """
 
 from __future__ import annotations
@@ -48,21 +48,12 @@ def capture(value: Any, last_messages: int = _LAST_MESSAGES) -> Any:
 
     A long list of messages is reduced to its length and its last messages, any other long list to its length and its
     first items. A value of an unknown type is replaced by the type's name, so that no foreign code is called.
-
-    Args:
-        value: The value.
-        last_messages: Number of messages kept of a long list.
     """
     return _copy(value, _Budget(last_messages), 0)
 
 
 class _Budget:
-    """The remaining limits of a copy.
-
-    Attributes:
-        values: Number of lists, dicts and objects that may still be copied.
-        last_messages: Number of messages kept of a long list.
-    """
+    """The limits of a copy. `values` is the number of lists, dicts and objects that may still be copied."""
 
     __slots__ = ("last_messages", "values")
 
@@ -167,13 +158,7 @@ _COPIERS: Final[dict[type, Callable[[Any, _Budget, int], Any]]] = {
 
 
 def render(kind: str, captured: Any, settings: RecorderSettings) -> JSON | None:
-    """Return a captured value as JSON, redacted and then truncated to the limit.
-
-    Args:
-        kind: `input`, `output` or `payload`.
-        captured: A result of `capture`.
-        settings: The limit, the redaction hook, and whether content is recorded.
-    """
+    """Return a result of `capture` as JSON, redacted and then truncated to the limit; `None` without content."""
     if not settings.content or captured is None:
         return None
     text = _dump(captured) if settings.redact is None else _dump(_redacted(kind, captured, settings))
@@ -198,18 +183,15 @@ def status_of(error: BaseException) -> str:
     """Return the status of a span that raised this exception."""
     if isinstance(error, GraphInterrupt | GraphDrained):
         return "interrupted"
-    # LangGraph raises a `GraphBubbleUp` to control the graph, so it is no failure. Some errors of the tool ledger also
-    # derive from it, only so that middleware does not catch them. They are failures.
+    # LangGraph raises a `GraphBubbleUp` to control the graph, which is no failure. The tool ledger's errors derive from
+    # this class only so that middleware does not catch them.
     if isinstance(error, GraphBubbleUp) and not isinstance(error, PGStateError):
         return "success"
     return "cancelled" if isinstance(error, _CANCELLATIONS) else "error"
 
 
 def targets_of(output: Any) -> list[tuple[str, Any]]:
-    """Return the target nodes of the commands in an output, each paired with the reason of the handoff.
-
-    The reason is always `None`, because a command gives no reason.
-    """
+    """Return the target nodes of the commands in an output, each with `None`: a command gives no reason."""
     commands = output if isinstance(output, list | tuple) else [output]
     found: list[tuple[str, Any]] = []
     for command in commands:

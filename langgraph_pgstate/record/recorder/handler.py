@@ -276,7 +276,7 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
     Raises:
         ArgumentTypeError: If the graph is remote or cannot take callbacks.
     """
-    # These modules are imported here, because a program that records no graph need not load them.
+    # Imported here, because a program that records no graph need not load these modules.
     from langgraph.pregel import Pregel
     from langgraph.pregel.remote import RemoteGraph
 
@@ -396,8 +396,8 @@ class LoopRecorder(GraphCallbackHandler):
     def __getattribute__(self, name: str) -> Any:
         """Return the callback of the current recorder.
 
-        LangChain looks up a callback by its name for each call, and then asks the callback whether to await it. So this
-        method returns the recorder's own callback.
+        For each call, LangChain looks up the callback by name, and tests whether the callback must be awaited. So the
+        recorder's own callback is returned.
         """
         if not name.startswith("on_"):
             return super().__getattribute__(name)

@@ -56,7 +56,7 @@ class _RecorderBase(RecordingHandler):
         self._guard = BudgetGuard(self._check_budget)
         self._is_idle = False
         self._is_closed = False
-        # These attributes take the place of the methods of their names, so that LangChain awaits them; see `Awaited`.
+        # These attributes replace methods, so that LangChain awaits the callbacks; see `Awaited`.
         self.on_chain_end = Awaited(self._on_chain_end)  # type: ignore[method-assign]
         self.on_chain_error = Awaited(self._on_chain_error)  # type: ignore[method-assign]
 
@@ -106,17 +106,17 @@ class _RecorderBase(RecordingHandler):
         return self._wait_for(self._tracker.end(run_id, error=error))
 
     def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
-        """Return what the callback at the end of a chain awaits. If a run has ended, too, it is given as `run`."""
+        """Return what the callback at the end of a chain awaits. `run` is given if a run has ended."""
         raise NotImplementedError
 
 
 class Recorder(_RecorderBase):
     """A LangGraph callback handler that records runs and writes them in a background thread.
 
-    A span's row is written within a second of its start, and its end in the same batch or a later one. The end of a run
-    is committed to the journal before the run returns. `flush`, `catch_up` and `close` move everything into the tables.
-    If the recorder is also the saver's hook, records of a superstep are committed in the transaction of its checkpoint.
-    If the database is unavailable, graphs continue; rows stay queued and are written later.
+    A span's row is written within a second of its start. The end of a run is committed to the journal before the run
+    returns. `flush`, `catch_up` and `close` move everything into the tables. If the recorder is also the saver's hook,
+    records of a superstep are committed with the checkpoint. If the database is unavailable, graphs continue, and rows
+    are written later.
 
     Args:
         database: The database. On a single connection of the caller's, nothing runs in the background: the rows of a
@@ -147,10 +147,10 @@ class Recorder(_RecorderBase):
         self.on_chain_start = Awaited(self._on_chain_start)  # type: ignore[assignment, method-assign]
 
     def learn_clock(self) -> None:
-        """Read the database's clock, so that the first run is dated by it. One round trip.
+        """Read the database's clock, which dates the runs. One round trip.
 
-        Otherwise the first run is dated by this process's clock. If that clock is behind, and the run continues an
-        earlier attempt, the run seems to begin before that attempt.
+        Without this call, the process's clock dates the first run, which may then seem to begin before an earlier
+        attempt.
 
         Raises:
             PGStateError: If the database does not respond.
@@ -179,7 +179,7 @@ class Recorder(_RecorderBase):
     def catch_up(self) -> None:
         """Write queued rows, and rows that dead processes left in the journal, so that a reader sees them.
 
-        The journal is read at most once a second. Errors are logged, and the rows are tried again.
+        The journal is read at most once a second. Errors are not raised, and the rows are tried again.
         """
         run_blocking(self._writer.recover_if_due())
         if self._queue.has_news:
@@ -187,12 +187,9 @@ class Recorder(_RecorderBase):
                 self.flush()
 
     def recover(self, seconds: float = 0.0) -> int:
-        """Move journal entries of other processes that are at least `seconds` old into the tables.
+        """Move journal entries that are at least `seconds` old into the tables, and return their number.
 
         Safe to repeat, and safe while another process moves the same entries.
-
-        Returns:
-            The number of entries.
         """
         return run_blocking(self._writer.recover(seconds))
 
@@ -268,7 +265,7 @@ class Recorder(_RecorderBase):
                     self._thread = threading.Thread(target=self._work, name="pgstate-recorder", daemon=True)
                     self._thread.start()
         elif self._is_idle:
-            # Only an idle thread must be woken. A busy one checks the queue again after its interval.
+            # Wake an idle thread. A busy thread checks the queue after its interval.
             with self._turn:
                 self._turn.notify_all()
 
@@ -280,7 +277,7 @@ class Recorder(_RecorderBase):
         try:
             self._started()
         except RuntimeError:
-            # From 3.12 on, Python starts no threads while the process exits. So the current thread writes the rows.
+            # From 3.12 on, Python starts no threads while the process exits. So this thread writes the rows.
             self._thread = None
             self._error = run_blocking(self._writer.write(True))
             return True
@@ -307,13 +304,11 @@ class Recorder(_RecorderBase):
                 self._turn.notify_all()
 
     def _wait(self) -> bool:
-        """If a run is in progress or the journal has entries, wait for the write interval, and return true.
+        """Wait for the write interval, and return true. If the queue is idle, wait for work, and return false.
 
-        Otherwise, wait for work to arrive, and return false: the caller then looks at the queue again. A flush ends
-        either wait. A closed recorder does not wait.
+        A flush ends either wait.
         """
-        # The flag is set before the queue is checked. If work arrives after the check, `_started` sees the flag and
-        # wakes this thread.
+        # Set the flag before the check. Work that arrives after the check then wakes this thread.
         self._is_idle = True
         if not self._queue.is_busy:
             if not self._is_closed:
@@ -366,7 +361,7 @@ class AsyncRecorder(_RecorderBase):
 
     async def learn_clock(self) -> None:
         """Async twin of `Recorder.learn_clock`."""
-        # The loop is remembered, because blocking runs in other threads write their rows on it, too.
+        # Blocking runs in other threads write their rows on this loop, too.
         self._loop = self._loop or asyncio.get_running_loop()
         await self._writer.learn_clock()
 
@@ -412,8 +407,8 @@ class AsyncRecorder(_RecorderBase):
     def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
         """Return what the callback at the end of a chain awaits.
 
-        If a run has ended (`run`), the callback waits until the run's rows are written. Otherwise, if the queue is
-        full, it waits until the queued rows are written. A blocking run in another thread waits in this method.
+        At the end of a run, the run's rows are written first. If the queue is full, all queued rows are written first.
+        A blocking run in another thread waits in this method.
         """
         if run is None and self._queue.waiting < self.settings.queue_size:
             return NOTHING
@@ -451,7 +446,7 @@ class AsyncRecorder(_RecorderBase):
         return NOTHING
 
     async def _flush_patiently(self) -> None:
-        # The error is logged; it must not fail the graph.
+        # The error is logged. The graph must not fail.
         with suppress(PGStateError):
             await self.flush()
 
@@ -464,7 +459,7 @@ class AsyncRecorder(_RecorderBase):
             if not await self._writer.write_end(run):
                 await self._flush_patiently()
         except asyncio.CancelledError:
-            # The run is cancelled, but not the background task. Let the task write the rows at once.
+            # Only the run is cancelled. The background task writes the rows at once.
             self._is_urgent = True
             self._notify()
             raise
@@ -483,7 +478,7 @@ class AsyncRecorder(_RecorderBase):
             self._loop = loop
             self._task = loop.create_task(self._work(), name="pgstate-recorder", context=Context())
         elif self._is_idle:
-            # Only an idle task must be woken. A busy one checks the queue again after its interval.
+            # Wake an idle task. A busy task checks the queue after its interval.
             self._notify()
 
     def _notify(self) -> None:

@@ -81,7 +81,7 @@ class RunRecord:
     )
 
     def __init__(self, root_id: UUID, run_id: str, thread_id: str, offset: float, holder_id: str) -> None:
-        # A run has one clock offset, which keeps its durations exact.
+        # The clock offset of a run is fixed, so that durations are exact.
         self.zero = time.time() + offset - time.perf_counter()
         self.root_id = root_id
         self.run_id = run_id
@@ -127,8 +127,8 @@ class RunRecord:
         # `resumed`: ids of the checkpoints from which the run was resumed, by namespace.
         self.checkpoints: OrderedDict[tuple[str, int], str] = OrderedDict()
         self.resumed: dict[str, str] = {}
-        # Spans that were written before the put of the checkpoint from which they start. Their rows lack that
-        # checkpoint's id, so the put writes them again.
+        # Spans that were written before the checkpoint from which they start was put. The put writes them again, with
+        # the checkpoint's id.
         self.unplaced: dict[tuple[str, int], set[SpanRecord]] = {}
 
     def now(self) -> float:
@@ -250,7 +250,7 @@ class SpanRecord:
         """Return the span's row as JSON."""
         self._place()
         if settings.redact is None and self.kind in _PLAIN_KINDS and self.parent is not None and self.error is None:
-            # The fast path for most spans. Values that need cleaning or truncation take the path of `_row`.
+            # The fast path for most spans. `_row` cleans and truncates values.
             text = self._dump_plain(settings.content)
             if text is not None and len(text) <= settings.limit and _NUL not in text:
                 return text
@@ -264,7 +264,7 @@ class SpanRecord:
             self.checkpoint_id = run.checkpoints.get(place)
             if self.checkpoint_id is None:
                 run.unplaced.setdefault(place, set()).add(self)
-                # The put may have read `unplaced` before the span was added. Then the id is in `checkpoints` by now.
+                # Look again: the put may have read `unplaced` before the span was added.
                 self.checkpoint_id = run.checkpoints.get(place)
 
     def _dump_plain(self, with_content: bool) -> bytes | None:
@@ -330,10 +330,7 @@ class SpanRecord:
         }
 
     def _described(self) -> dict[str, Any]:
-        """Return the columns that describe the operation. They are made of the application's values.
-
-        Errors are logged, so that a value that cannot be read does not delay other rows.
-        """
+        """Return the columns that describe the operation. An error is only logged, so that other rows are written."""
         try:
             return describe_llm(self) if self.kind == "llm" else {"attributes": describe_span(self)}
         except Exception:
@@ -424,11 +421,6 @@ class OpenRuns:
 
         A run begins with an `input` checkpoint. So if there are several runs, an `input` checkpoint belongs to the
         last run that has not begun, and any other checkpoint belongs to the last run that has begun.
-
-        Args:
-            thread_id: The thread.
-            source: Source of the checkpoint that is put.
-            run_id: The run that the checkpoint names, if it names one.
         """
         runs = self._of(thread_id)
         if run_id is not None and (named := [run for run in runs if run.run_id == run_id]):

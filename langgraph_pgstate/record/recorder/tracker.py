@@ -1,4 +1,4 @@
-"""The runs and spans of a recorder that are in progress. Does no I/O; their rows go to a `WriteQueue`."""
+"""The runs and spans of a recorder that are in progress. No I/O: rows go to a `WriteQueue`."""
 
 from __future__ import annotations
 
@@ -37,28 +37,17 @@ _log = logging.getLogger("langgraph_pgstate.record")
 _HIDDEN = "langsmith:hidden"
 _STEP_TAG = "graph:step"
 _UNNAMED = "LangGraph"
-# LangGraph adds this suffix to a graph's name to name the span of an update of the state.
+# Suffix that LangGraph adds to a graph's name for the span of an update of the state.
 _UPDATE = "UpdateState"
 _MAY_FORK = ("fork", "update", "input")
 _NO_DIGITS = re.compile(r"\D")
-# Number of messages kept of an input, by kind of span. A few of them are enough: a node's input is the whole state, and
-# all messages of the state are recorded on their own.
+# Number of messages kept of an input, by kind of span. Few are enough, because all messages of the state are recorded.
 _LAST_MESSAGES = {"graph": 2, "node": 2, "chain": 1, "llm": 4, "tool": 4, "retriever": 4, "memory": 1}
 _MOST_ABANDONED = 4096
 
 
 class Tracker:
-    """The runs and spans of a recorder that are in progress.
-
-    Args:
-        queue: Receives the changed records.
-        keys: Config keys that name a thread's user, tenant and agent.
-        is_encrypted: Whether the state is stored by a serializer that may encrypt.
-
-    Attributes:
-        runs: The runs in progress.
-        keys: Config keys that name a thread's user, tenant and agent.
-    """
+    """The runs and spans of a recorder that are in progress."""
 
     def __init__(self, queue: WriteQueue, keys: ThreadKeys | None = None, is_encrypted: bool = False) -> None:
         self.runs = OpenRuns()
@@ -71,11 +60,11 @@ class Tracker:
         self._open: dict[UUID, SpanRecord] = {}
         # Failed or abandoned spans. A later child of such a span does not begin a new run.
         self._abandoned: dict[UUID, None] = {}
-        # Tools that went on in a thread when their run was cancelled.
+        # Tools that may still run in a thread after the end of their run.
         self._outliving: dict[UUID, SpanRecord] = {}
         # Owners named by configs of runs that have not begun.
         self._labels: dict[UUID, Mapping[str, Any]] = {}
-        # The first call of `holder_id` reads /proc. It is made here, because callbacks must not wait.
+        # The first call of `holder_id` reads /proc. Callbacks must not wait for that.
         holder_id()
 
     def begin(
@@ -101,14 +90,13 @@ class Tracker:
                     check_names(labels, self.keys)
                 run = self._begin_run(id, name, metadata, input)
             except ConfigurationError as error:
-                # An id cannot be stored, so the run is not recorded. It is not recorded under an id without the invalid
-                # characters, because that id could be another run's.
+                # An id cannot be stored. The run is not recorded under a corrected id, which another run could have.
                 _log.warning("a run of %s is not recorded: %s", name, error)
                 self._abandon(id)
                 return None
             if labels:
                 self._set_owner(run, {**labels, **metadata})
-            # A graph on a thread begins later: it first acquires the thread's lease, for which it may have to wait.
+            # A graph on a thread begins later, when it holds the thread's lease.
             run.is_begun = kind != "chain" or not run.has_thread
             kind = "graph" if kind == "chain" else kind
         else:
@@ -121,7 +109,7 @@ class Tracker:
         if kind == "chain" and task_ns and parent is not None and task_ns != parent.task_ns:
             kind = "node"
             if parent.kind == "chain" and tags and any(tag.startswith(_STEP_TAG) for tag in tags):
-                # The parent was taken for a chain. But this node runs in one of its supersteps, which only a graph has.
+                # This node runs in a superstep of the parent, so the parent is a graph.
                 parent.kind = "graph"
                 if parent.name not in (_UNNAMED, parent.node):
                     parent.agent = parent.name
@@ -143,7 +131,7 @@ class Tracker:
 
         Args:
             id: The run's own span.
-            metadata: Metadata of the run, which takes precedence.
+            metadata: Metadata of the run, which take precedence.
             labels: Values of `configurable`, which callbacks do not see.
         """
         span = self._open.get(id)
@@ -167,16 +155,9 @@ class Tracker:
         error: BaseException | None = None,
         found: Callable[[SpanRecord], None] | None = None,
     ) -> RunRecord | None:
-        """End a span.
+        """End a span. Return its run if the run ends with this span or has ended before the span.
 
-        Args:
-            id: The span.
-            output: The output.
-            error: The exception that the operation raised.
-            found: Called with the span before it is marked as changed.
-
-        Returns:
-            Its run, if the run ends with this span or has ended before it.
+        `found` is called with the span before the span is marked as changed.
         """
         if id in self._outliving:
             return self._end_late(self._outliving.pop(id), output, error)
@@ -276,7 +257,7 @@ class Tracker:
         request, journal_entry = plan.request, plan.journal_entry
         assert journal_entry is not None
         address, columns = request.address, request.columns_without_owner
-        # If the put is repeated, its run still has the records of the first try, which were not committed.
+        # If the put is repeated, the run still has the records of the first try, which were not committed.
         run = self.runs.run_putting(address) or self.runs.run_on(
             address.thread_id, columns.get("source"), columns.get("run_id")
         )
@@ -285,11 +266,11 @@ class Tracker:
             if run.unplaced and columns["step"] is not None:
                 for span in run.unplaced.pop((address.checkpoint_ns, columns["step"]), ()):
                     self._queue.span_changed(span)
-            # The run id links a checkpoint to its run. It is needed to delete a run's checkpoints with the run.
+            # With the run id, a run's checkpoints can be deleted with the run.
             if columns.get("run_id") is None:
                 columns["run_id"] = run.run_id
             if run.is_new and run.traceparent is None:
-                # The traceparent is in `configurable`. Callbacks do not see it, so it is read from the first put.
+                # Callbacks do not see the traceparent in `configurable`, so the first put passes it.
                 run.traceparent = check_traceparent(request.merged_metadata.get("traceparent"))
             if not self._owner_keys.isdisjoint(request.merged_metadata):
                 columns = request.columns
@@ -312,8 +293,8 @@ class Tracker:
         check_key_size("thread_id and run_id", found, run_id)
         run = RunRecord(id, run_id, found, self._queue.clock_offset, holder_id())
         run.has_thread = thread_id is not None
-        # A run that a worker executes from the queue has a row already. An attempt's number in the metadata does not
-        # prove that a worker executes the run, because LangGraph's own server numbers attempts, too.
+        # An enqueued run has a row already. `run_attempt` does not show whether a run was enqueued, because LangGraph's
+        # own server numbers attempts, too.
         run.is_new = run.key != enqueued_run.get()
         run.is_lost = attempt_is_lost.get()
         graph = name.removesuffix(_UPDATE)

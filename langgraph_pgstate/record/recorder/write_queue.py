@@ -1,7 +1,6 @@
 """The records of a recorder that are not written yet, and the threads whose journals are not moved yet. No I/O.
 
-Callbacks add records under a lock that is held only for dict operations. `take` and `collect` make rows of them outside
-the callbacks. A record stays until it is acknowledged.
+Callbacks add records. `take` and `collect` make rows of the records later. A record stays until it is acknowledged.
 """
 
 from __future__ import annotations
@@ -28,15 +27,7 @@ _TAKEN_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Pending:
-    """Records that are being written, each with the version of its row.
-
-    Attributes:
-        journal_entry: The rows of all records.
-        runs: Runs and their versions.
-        spans: Spans and their versions.
-        events: Events.
-        is_complete: Whether no record was left out.
-    """
+    """Records that are being written, with the versions of their rows. `is_complete`: whether none was left out."""
 
     journal_entry: JournalEntry
     runs: list[tuple[RunRecord, int]] = field(default_factory=list)
@@ -49,12 +40,11 @@ class WriteQueue:
     """Changed runs and spans, and new events, until they are written.
 
     Args:
-        settings: Recorder settings.
         has_writer: Whether a background writer writes records that have waited for a while.
 
     Attributes:
         waiting: Number of spans and events in the queue.
-        clock_offset: Seconds that the database's clock is ahead of this process's.
+        clock_offset: Seconds that the database's clock is ahead of this process's clock.
     """
 
     def __init__(self, settings: RecorderSettings, *, has_writer: bool = True) -> None:
@@ -133,10 +123,8 @@ class WriteQueue:
         """Return a run's rows for a journal entry. The caller must `acknowledge` them once they are committed.
 
         Args:
-            run: The run.
-            with_run: Whether to return the run's own row if it has changed. By default, it is returned if it is new.
+            with_run: Whether to return the run's own row if it has changed. By default, only a new row is returned.
             put: Namespace and step of the checkpoint that is put. Rows that a later put can take are left out.
-            journal_entry: The put's journal entry, to which the rows are added.
         """
         put = put if self._has_writer else None
         pending = self._rows(
@@ -150,8 +138,7 @@ class WriteQueue:
     def collect(self, include_recent: bool = True) -> Pending | None:
         """Return the next rows to write, a few hundred at most, or `None` if there are none.
 
-        Args:
-            include_recent: Also return recent records that the next put could take, and those of a put in progress.
+        With `include_recent`, also return records that the next put could take, and records of a put in progress.
         """
         pending = self._rows(self._writable_runs(), include_recent=include_recent)
         return pending if pending.journal_entry else None
@@ -192,7 +179,7 @@ class WriteQueue:
         return [run.key for run in list(self._runs.values()) if run.ended_at is None]
 
     def due_renewals(self) -> list[tuple[str, str]]:
-        """Return the runs whose `alive_until` must be renewed now; empty if it was renewed recently."""
+        """Return the runs whose `alive_until` must be renewed now."""
         now = time.monotonic()
         if now - self._renewed_at < self.settings.ttl / 3:
             return []
@@ -200,7 +187,7 @@ class WriteQueue:
         return self.own_runs()
 
     def _writable_runs(self) -> list[RunRecord]:
-        """Return the runs that may be written now, which are those that have begun or ended."""
+        """Return the runs that have begun or ended. Only these may be written."""
         return [run for run in list(self._runs.values()) if run.is_begun or run.ended_at is not None]
 
     def _forget_if_done(self, run: RunRecord) -> None:
@@ -216,22 +203,14 @@ class WriteQueue:
         put: tuple[str, int | None] | None = None,
         journal_entry: JournalEntry | None = None,
     ) -> Pending:
-        """Return rows of these runs.
-
-        Args:
-            among: The runs.
-            include_recent: Also return recent records, and those of a put in progress.
-            with_runs: Also return the runs' own rows.
-            put: Namespace and step of the checkpoint that is put; leaves out spans that a later put can take.
-            journal_entry: A journal entry of the same thread to which the rows are added.
-        """
+        """Return rows of these runs. For the arguments, see `take` and `collect`."""
         runs: list[tuple[RunRecord, int]] = []
         spans: list[tuple[SpanRecord, int]] = []
         events: list[EventRecord] = []
         unfinished: set[int] = set()
         now = time.monotonic()
-        # The writer runs once per interval. It writes spans that have waited for half an interval. If they had to wait
-        # for a whole interval, a span that a put has left to the writer could wait for almost two.
+        # The writer runs once per interval, and takes spans that have waited for half an interval. If a whole interval
+        # were needed, some spans would wait for almost two.
         arrived, begun, taken = now - self.settings.interval, now - self.settings.interval / 2, now - _TAKEN_SECONDS
         is_complete = True
         with self._lock:
@@ -273,22 +252,13 @@ class WriteQueue:
     ) -> Pending:
         """Return rows of these records, as many as fit.
 
-        A run's totals are computed from its spans. So a run of which spans do not fit is written now, stays marked as
-        changed, and is written once more with or after its last spans.
-
-        Args:
-            runs: Runs and their versions.
-            spans: Spans and their versions.
-            events: Events.
-            unfinished: `id` of each run of which the caller has left out spans that did not fit.
-            journal_entry: A journal entry of the same thread to which the rows are added.
-            is_complete: Whether no record was left out so far.
+        A run's totals are computed from its spans. So if some spans of a run do not fit, the run is written again with
+        its last spans. `unfinished` has the `id()` of such runs.
         """
         settings = self.settings
         wanted, given = spans, (len(runs), len(spans), len(events))
         run_rows, runs = _dumps(runs, lambda pair: orjson.dumps(pair[0].row(settings)))
-        # If the row of a new run is left out, so are its spans and events, because the tables take none without it.
-        # The row of a refused run is never written. Its event is, because it names no run.
+        # Spans and events of a new run need the run's row. A refused run has no row, but its event names no run.
         written = {id(run) for run, _ in runs}
 
         def lacks_row(run: RunRecord) -> bool:
@@ -330,8 +300,7 @@ def _dumps(records: list[Any], dump: Callable[[Any], bytes]) -> tuple[list[bytes
     for record in records:
         rows.append(dump(record))
         size += len(rows[-1])
-        # The time is limited, too: converting a long text takes longer than the size of its truncated row suggests, and
-        # an event loop may be waiting.
+        # A long text takes long to convert even if its row is truncated, and an event loop may be waiting.
         if size > _BATCH_BYTES or time.monotonic() > until:
             break
     return rows, records[: len(rows)]
@@ -340,8 +309,7 @@ def _dumps(records: list[Any], dump: Callable[[Any], bytes]) -> tuple[list[bytes
 def _is_early(span: SpanRecord, namespace: str, step: int | None) -> bool:
     """Return whether a recently changed span should wait for a later put, so that it is written once instead of twice.
 
-    True if it has only begun and has no children, or if it belongs to a superstep after the next one. Nodes can run
-    ahead of puts, so the checkpoint from which such a span starts is not stored yet.
+    A span without children waits for its end. A span of a later superstep waits for its starting checkpoint.
     """
     if span.is_leaf and span.ended_at is None:
         return True

@@ -28,13 +28,7 @@ _CLOCK_SECONDS = 60.0
 
 
 class Writer:
-    """A writer of the rows of a queue, and of journal entries that dead processes left.
-
-    Args:
-        runner: The database.
-        queries: The queries of its schema.
-        queue: The queue. The writer also sets its `clock_offset`.
-    """
+    """A writer of the rows of a queue, and of journal entries that dead processes left."""
 
     def __init__(self, runner: Runner, queries: Queries, queue: WriteQueue) -> None:
         self._runner, self._queries = runner, queries
@@ -42,13 +36,13 @@ class Writer:
         self._clock_at = self._recovered_at = float("-inf")
 
     async def learn_clock(self) -> None:
-        """Read the database's clock."""
+        """Read the database's clock, and set the `clock_offset` of the queue."""
         before = time.time()
         database = await self._runner.run(recording.tell_time, self._queries)
         self._queue.clock_offset = database - (before + time.time()) / 2
 
     async def write(self, include_recent: bool) -> PGStateError | None:
-        """Write the due rows, or with `include_recent` all rows. On an error, log and return it, and keep the rows."""
+        """Write the due rows, or with `include_recent` all rows. After an error, return the error and keep the rows."""
         try:
             if time.monotonic() - self._clock_at > _CLOCK_SECONDS:
                 await self.learn_clock()
@@ -91,7 +85,7 @@ class Writer:
         return True
 
     async def recover(self, seconds: float) -> int:
-        """Move journal entries of other processes, if at least `seconds` old, into the tables. Return their number."""
+        """Move journal entries that are at least `seconds` old into the tables, and return their number."""
         own = self._queue.own_runs()
         return await self._runner.run(journal.recover, self._queries, seconds, is_known_dead, own)
 
