@@ -18,12 +18,7 @@ ANALYTICS_KEYS: Final = ("agent", "release", "tenant", "user", "day")
 
 
 class AnalyticsRequest(NamedTuple):
-    """The checked arguments of `analyze`.
-
-    Attributes:
-        by: Keys by which runs are grouped.
-        parameters: The query parameters. Their `by` has only `agent` and `release`, because feedback lacks other keys.
-    """
+    """The checked arguments of `analyze`. The `by` in `parameters` has only keys that feedback has."""
 
     by: list[str]
     parameters: Parameters

@@ -31,8 +31,8 @@ _DIGITS: Final = "0123456789abcdef"
 class _Entry(NamedTuple):
     """An entry of a chain, with its event as it is stored now.
 
-    If the event was deleted or redacted, the entry is released, and `is_sealed` is false. The entry's salt was then
-    deleted, so the event's digest cannot be computed again.
+    When an event is deleted or redacted, its entry is released: the entry loses its salt, and `is_sealed` is false. The
+    digest of the event cannot be computed again.
     """
 
     number: int
@@ -58,11 +58,7 @@ async def list_threads(db: Connection, queries: Queries, after: str) -> list[str
 
 
 async def require_chaining(db: Connection, queries: Queries) -> None:
-    """Check that events are chained.
-
-    Raises:
-        ConfigurationError: If they are not chained.
-    """
+    """Raise a `ConfigurationError` if events are not chained."""
     if not (await db.fetch(queries.has_chaining, {}))[0][0]:
         raise ConfigurationError(
             f"events of schema {queries.schema!r} are not chained: call setup(audit=True), or `pgstate setup --audit`"
@@ -72,7 +68,7 @@ async def require_chaining(db: Connection, queries: Queries) -> None:
 async def verify_thread(db: Connection, queries: Queries, thread_id: str) -> AuditReport:
     """Verify a thread's chain, page by page in one snapshot. Writes nothing.
 
-    The events of an archived thread are in its archive, so only the chain itself is verified.
+    The events of an archived thread are in its archive. So only the hashes of its chain are verified.
     """
     key = {"thread_id": thread_id}
     async with db.transaction():
@@ -133,10 +129,7 @@ class _Check:
             self._explained += [(first, last) for first, last in entry.payload.get("entries", ())]
 
     def end(self) -> None:
-        """Compare the last entry with the stored head, which repeats its number and hash. Check the released entries.
-
-        A released entry is reported if no event of the chain records why its event was deleted or redacted.
-        """
+        """Compare the last entry with the chain's head. Report released entries that no event of the chain explains."""
         if self.chain is None:
             if self.number:
                 self.problem("the chain", "its head was removed")
@@ -152,7 +145,6 @@ class _Check:
             self.problem(f"entry {number}", "its event was removed or changed, and no event says why")
 
     def problem(self, where: str, why: str) -> None:
-        """Add a problem to the report."""
         self.report.problems.append(Problem(self.thread_id, where, why))
 
 
@@ -222,7 +214,7 @@ def _exported(line: bytes | str) -> dict[str, Any]:
 
 
 async def adopt_thread(db: Connection, queries: Queries, thread_id: str, by: str) -> int:
-    """Append to a thread's chain the events that are not in it, and record who did so. One transaction."""
+    """Append the events that a thread's chain lacks, and record who did so. One transaction."""
     async with db.transaction():
         await db.execute(queries.open_chains, {"thread_ids": [thread_id]})
         count = await event_chains.adopt(db, queries, thread_id)
@@ -232,12 +224,7 @@ async def adopt_thread(db: Connection, queries: Queries, thread_id: str, by: str
 
 
 class AsyncAudit:
-    """The audit of events, `state.audit`. Hashes in chains show which events were removed, changed or inserted.
-
-    Args:
-        database: The database.
-        queries: The queries of its schema.
-    """
+    """The audit of events, `state.audit`. Hashes in chains show which events were removed, changed or inserted."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
         self._database = database
@@ -246,9 +233,8 @@ class AsyncAudit:
     async def verify(self, thread_id: str | None = None, *, exported: Iterable[bytes | str] = ()) -> AuditReport:
         """Verify chains of events. Report removed and changed events, and events that another program inserted.
 
-        A role that may write to the tables can rewrite or shorten a chain without a trace, if it also writes the
-        chain's head, the row that repeats the last entry. Only a comparison with an earlier export shows such a
-        change. Each thread is read in one snapshot. Nothing is written.
+        A role that may write to the tables can rewrite a whole chain. Only a comparison with an earlier export shows
+        that. Each thread is read in one snapshot. Nothing is written.
 
         Args:
             thread_id: Only this thread.
@@ -274,9 +260,9 @@ class AsyncAudit:
         return report
 
     async def adopt(self, by: str, thread_id: str | None = None) -> int:
-        """Append to the chains of threads all events that are not in a chain, and return the number of these events.
+        """Append all events that are in no chain to the chains of their threads. Return the number of these events.
 
-        Use it for events that were stored before `setup(audit=True)`.
+        Use this method for events that were stored before `setup(audit=True)`.
 
         Args:
             by: Name of the person who declares the events genuine. The name is recorded in an event of each thread.

@@ -29,8 +29,8 @@ UNION
 ORDER BY thread_id LIMIT :page_size;
 
 -- name: list_unchained_later
--- Return the first events of a thread that are in no chain. For each, return whether it should be in a chain: it should
--- if the thread has a chain, or if the event was made after events began to be chained.
+-- Return the first events of a thread that are in no chain, and whether each event should be in a chain: if the thread
+-- has a chain, or if the event is newer than the audit.
 SELECT v.event_id, v.created_at, EXISTS (
         SELECT 1 FROM /*schema*/event_chains c WHERE c.thread_id = :thread_id::text
     ) OR v.created_at >= (SELECT a.since FROM /*schema*/event_chaining a)

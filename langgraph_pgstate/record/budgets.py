@@ -1,4 +1,4 @@
-"""Budgets of money, and how much of them is spent. The costs of deleted runs count, too."""
+"""Budgets of money, and what is spent of them. The costs of deleted runs count, too."""
 
 from __future__ import annotations
 
@@ -20,12 +20,7 @@ _MILLION: Final = Decimal(1_000_000)
 
 
 class Owner(NamedTuple):
-    """A tenant, a user, an agent, or the `key` with which runs were enqueued. An owner may have a budget.
-
-    Attributes:
-        scope: `tenant`, `user`, `agent` or `key`.
-        name: Name of the tenant, user, agent or key.
-    """
+    """An owner of a budget: a tenant, a user, an agent, or the `key` with which runs were enqueued."""
 
     scope: str
     name: str
@@ -35,10 +30,9 @@ class Spending(NamedTuple):
     """The budgets of some owners, and what they have spent today.
 
     Attributes:
-        has_budgets: Whether there are any budgets.
         day: Start of today in UTC, in seconds since 1970.
-        budgets: For each owner that has a budget, its amount and the recorded cost.
-        prices: All prices, if there are any budgets.
+        budgets: For each owner with a budget, the amount of the budget and the recorded cost.
+        prices: All prices; empty if there are no budgets.
     """
 
     has_budgets: bool
@@ -91,11 +85,8 @@ async def read_spending(
     """Return the budgets of some owners and what they have spent today. One statement, or two if there are budgets.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
-        owners: Owners whose budgets are returned.
-        counted: Called right before the statement is sent. It returns the ids of spans whose cost the caller counts
-            itself. The returned spending does not include this cost.
+        counted: Returns the ids of spans whose cost the caller counts, so that the spending leaves this cost out.
+            Called right before the statement is sent.
     """
     given = [*owners]
     parameters = {
@@ -111,12 +102,9 @@ async def read_spending(
 def cost_of(
     prices: Sequence[Price], model: str | None, provider: str | None, tokens: dict[str, int | None], at: float
 ) -> Decimal:
-    """Return the cost of a model call, as the query `put_spans` computes it; 0 if the model has no price.
+    """Return the cost of a model call, computed as in `put_spans`; 0 if the model has no price.
 
     Args:
-        prices: All prices.
-        model: The model.
-        provider: The provider.
         tokens: `input_tokens`, `output_tokens`, `cache_read_tokens` and `reasoning_tokens`.
         at: Start of the call, in seconds since 1970.
     """
@@ -147,12 +135,9 @@ def cost_of(
 
 
 async def gather_costs(db: Connection, queries: Queries, thread_id: str) -> bool:
-    """If there are budgets, move a thread's journal entries into the tables, because `keep_costs` reads only these.
+    """Prepare the deletion of a thread's record. Return whether the deletion must call `keep_costs`. Safe to repeat.
 
-    Call it before deleting the record. One statement if there are no budgets; safe to repeat.
-
-    Returns:
-        Whether there are budgets. If so, the deletion must call `keep_costs`.
+    If there are budgets, the thread's journal entries are moved into the tables, which `keep_costs` reads.
     """
     has_budgets = bool((await db.fetch(queries.has_budgets, {}))[0][0])
     if has_budgets:
@@ -161,13 +146,9 @@ async def gather_costs(db: Connection, queries: Queries, thread_id: str) -> bool
 
 
 async def keep_costs(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str] | None = None) -> None:
-    """Store today's costs of a thread's model calls. Call it first in the transaction that deletes the calls.
+    """Store today's costs of model calls that are about to be deleted: those of a thread, or of some of its runs.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        thread_id: The thread.
-        run_ids: The runs that are deleted; all by default.
+    Call this function first in the transaction that deletes the calls.
     """
     given = None if run_ids is None else [*run_ids]
     await db.execute(queries.keep_costs, {"thread_id": thread_id, "run_ids": given})

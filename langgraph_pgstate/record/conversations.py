@@ -1,8 +1,7 @@
 """Comparison of recorded conversations with checkpoint states, and backfill of missing messages.
 
-Each row of `messages` adds, edits or removes a message. A conversation results from the rows along a branch. Rows and
-states are read for a page of checkpoints at a time, parents first. Each message of the states is decoded once for all
-checkpoints that have it.
+A conversation results from the rows of `messages` along a branch. Rows and states are read for a page of checkpoints at
+a time, parents first. A message that several checkpoints have is decoded once.
 """
 
 from __future__ import annotations
@@ -45,20 +44,17 @@ from langgraph_pgstate.schema.queries import Queries, snapshot
 
 _PAGE: Final = 50
 _MOST_PROBLEMS: Final = 10
-# Number of checkpoints whose conversations are cached, to compare their children. Few checkpoints are enough, because a
-# child is usually read soon after its parent.
+# Number of checkpoints whose conversations are cached. A child is usually read soon after its parent.
 _REMEMBERED: Final = 200
 
 
 async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> list[Problem]:
     """Compare a thread's conversations with its states, if any of its messages was recorded. Writes nothing.
 
-    A checkpoint whose messages are still in the journal is skipped, and so are its descendants. A channel is skipped at
-    a checkpoint if its value cannot be decoded, or if it is a DeltaChannel that has no value there.
+    A checkpoint whose messages are still in the journal is skipped, and so are its descendants.
 
     Returns:
-        A problem for each channel of a checkpoint whose conversation differs from the state. After ten, one problem
-        stands for all others.
+        A problem for each of the first ten differences, and one problem for all other differences.
     """
     key = {"thread_id": thread_id}
     async with db.transaction():
@@ -81,18 +77,11 @@ async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, th
 async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> BackfillReport:
     """Add rows of `messages` that are missing for a thread's checkpoints.
 
-    If the thread has no recorded runs, also set its status to the one that follows from its newest checkpoint.
+    If the thread has no recorded runs, also derive its status from the newest checkpoint. Messages of states with
+    another serializer than LangGraph's own are never recorded.
 
-    Each page of checkpoints is a transaction. Existing rows are kept, so the call is safe to repeat and continues after
-    an interruption. Meanwhile runs may append to the thread, and a prune may run. Only the messages of one page are
-    held in memory.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        codec: Decodes the states. If its serializer is not LangGraph's own, no rows are added, because the messages of
-            such states are never recorded.
-        thread_id: The thread.
+    Each page of checkpoints is a transaction. Existing rows are kept, so the call is safe to repeat. Meanwhile runs may
+    append to the thread, and a prune may run.
 
     Returns:
         The number of added rows, and the checkpoints that cannot be decoded.
@@ -127,12 +116,7 @@ async def _unwritten(db: Connection, queries: Queries, thread_id: str) -> set[st
 
 @dataclass(slots=True)
 class _Known:
-    """The recorded messages of a checkpoint.
-
-    Attributes:
-        said: The messages of each channel.
-        versions: The checkpoint's `channel_versions`.
-    """
+    """The recorded messages of a checkpoint, by channel, and the checkpoint's `channel_versions`."""
 
     said: dict[str, list[RecordedMessage]] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
@@ -152,9 +136,7 @@ class _Row:
 class _Comparison:
     """The comparison of one thread's record with its states.
 
-    checkpoints: Number of checkpoints read.
-    problems: Checkpoints that could not be decoded.
-    left_out: Checkpoints that are skipped, with their descendants.
+    Checkpoints in `left_out` are skipped, with their descendants.
     """
 
     def __init__(self, db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> None:
@@ -170,9 +152,8 @@ class _Comparison:
     async def next_page(self, *, fill: bool = False) -> list[Difference] | None:
         """Compare the next page of checkpoints. Return `None` if there are no more.
 
-        Args:
-            fill: Whether to record the missing messages, too. If so, call the method in a transaction, so that no prune
-                removes the checkpoints meanwhile.
+        With `fill`, also record the missing messages. Call this in a transaction, so that no prune deletes the
+        checkpoints meanwhile.
         """
         key = {"thread_id": self._thread_id, "cursor_id": self._cursor, "page_size": _PAGE}
         found = await self._db.fetch(self._queries.scan_conversations, key)
@@ -255,9 +236,8 @@ class _Comparison:
         """Return the messages of a channel, or `None` if the checkpoint alone does not determine them."""
         entry = row.state.manifest.entries.get(channel)
         if entry is None:
-            # Without an entry, a DeltaChannel has no value at this checkpoint, and any other channel is empty. Names of
-            # DeltaChannels are collected from all checkpoints read so far, because this one may not name them: the last
-            # checkpoint of a run that was cancelled with `durability="exit"` does not.
+            # A DeltaChannel without an entry has no value at this checkpoint; another channel is empty. Not every
+            # checkpoint names its DeltaChannels, so the names come from all checkpoints read so far.
             return None if channel in self._delta_channels or channel not in row.state.manifest.versions else []
         if isinstance(entry, Elements):
             elements: list[StateMessage | None] = []
@@ -289,7 +269,7 @@ class _Comparison:
         present = fitting_ids(self._thread_id, ids)
         said = [RecordedMessage(id, element.mark) for id, element in zip(present, difference.stored, strict=True)]
         before = difference.before
-        # If messages were only appended, the earlier ones need no lookup.
+        # If messages were only appended, earlier messages need no lookup.
         first = len(before) if difference.recorded == before == said[: len(before)] else 0
         known = {*before}
         given = [
@@ -347,7 +327,7 @@ class _Comparison:
         assert checkpoint_id is not None
         known = self._known.get(checkpoint_id)
         if known is None:
-            # The parent is not cached if it was read long before its child, or if its id is greater than the child's.
+            # The parent was read long before its child, or has a greater id than the child.
             said: dict[str, list[RecordedMessage]] = defaultdict(list)
             last = await last_changes(self._db, self._queries, self._thread_id, checkpoint_id)
             changes = await self._changes(sorted({change.checkpoint_id for change in last}))

@@ -26,13 +26,9 @@ async def list_running(db: Connection, queries: Queries, after: tuple[str, str] 
 
 
 def choose_dead(running: Sequence[RunningRun], is_dead: Callable[[str], bool]) -> dict[str, list[RunningRun]]:
-    """Return the runs whose process is known to be dead, or whose `alive_until` has passed, by thread.
+    """Return by thread the runs whose process is known to be dead, or whose `alive_until` has passed.
 
     In the returned runs, the last field says whether the process is known to be dead.
-
-    Args:
-        running: Running runs.
-        is_dead: Returns whether the process with a holder id is known to be dead.
     """
     dead: dict[str, list[RunningRun]] = {}
     for thread_id, run_id, holder_id, has_expired in running:
@@ -43,12 +39,9 @@ def choose_dead(running: Sequence[RunningRun], is_dead: Callable[[str], bool]) -
 
 
 async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Sequence[RunningRun]) -> list[str]:
-    """End runs of dead processes, and their spans, with the error `ProcessDied`. One transaction; safe to repeat.
+    """End runs of dead processes with the error `ProcessDied`, and return the ended runs. Safe to repeat.
 
     A run whose process has renewed `alive_until` meanwhile is left running.
-
-    Returns:
-        The runs that this call has ended.
     """
     parameters = {
         "thread_id": thread_id,
@@ -56,12 +49,11 @@ async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Se
         "holder_ids": [holder_id or "" for _, _, holder_id, _ in dead],
         "known_dead": [run_id for _, run_id, _, known in dead if known],
     }
-    # All steps are one transaction, because a later call does not find a run that has ended.
+    # One transaction, because a later call does not find a run that has ended.
     async with db.transaction():
         rows = await db.fetch(queries.settle_runs, parameters)
         settled = [run_id for run_id, _ in rows]
         if settled:
-            # Sum the tokens and the cost that the runs have used so far: they count even if no other attempt follows.
             await db.execute(queries.total_runs, {"thread_ids": [thread_id] * len(settled), "run_ids": settled})
             await db.execute(queries.refresh_thread_statuses, {"thread_ids": [thread_id]})
             await chain(db, queries, [(thread_id, event_id) for _, event_id in rows if event_id is not None])

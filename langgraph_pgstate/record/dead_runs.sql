@@ -12,8 +12,8 @@ WHERE status = 'running' AND (thread_id, run_id) > (:cursor_thread_id::text, :cu
 ORDER BY thread_id, run_id LIMIT :page_size;
 
 -- name: settle_runs
--- Of the given runs of a thread, end those whose process has died, with their spans, and return the ended runs. A run
--- that was enqueued is left out: another worker resumes it.
+-- End the given runs of a thread whose process has died, with their spans, and return the ended runs. Enqueued runs are
+-- left out, because another worker resumes them.
 -- leaves: events.payload
 -- leaves: runs.error_message
 -- leaves: spans.error_message
@@ -26,7 +26,7 @@ WITH dead AS (
         AND coalesce(runs.holder_id, '') = given.holder_id AND runs.status = 'running' AND runs.queue IS NULL
         AND (runs.run_id = ANY(:known_dead::text[]) OR (runs.alive_until < now()) IS NOT FALSE)
         AND NOT EXISTS (
-            -- A run with such a journal entry has ended, although its end is not in the tables yet.
+            -- A run with such an entry has ended, but the entry is not moved yet.
             SELECT 1 FROM /*schema*/journal j
             WHERE j.thread_id = :thread_id AND j.run_id = runs.run_id AND j.is_alone
         )

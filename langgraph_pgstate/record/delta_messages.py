@@ -1,12 +1,10 @@
 """Writes of a superstep to a DeltaChannel, converted to changes of its messages.
 
 Most checkpoints hold no value of a DeltaChannel. LangGraph rebuilds the value from the writes of the superstep's tasks.
-These writes are stored before the checkpoint, under its parent, so the put of the checkpoint does not get them. The put
-only records that there were writes. This module reads the writes later, maybe in a process without the graph. It
-applies them as a reducer of messages does: a message with a new id is appended, a message with a known id replaces the
-earlier one, a `RemoveMessage` removes one.
-Where reducers differ, the put records the rules of the channel's reducer (`MessageRules`). Other effects of a reducer
-are recorded with the channel's next snapshot.
+The put of a checkpoint does not get these writes, so it records only that there were writes. This module reads the
+writes later, maybe in a process without the graph, and applies them like a reducer of messages: a new id appends a
+message, a known id replaces a message, a `RemoveMessage` removes a message. Where reducers differ, the put records the
+rules of the channel's reducer (`MessageRules`). Other effects of a reducer are recorded with the next snapshot.
 """
 
 from __future__ import annotations
@@ -42,10 +40,7 @@ Place = tuple[str, str]
 async def resolve_written(
     db: Connection, queries: Queries, changes: Sequence[tuple[str, bytes]]
 ) -> list[tuple[str, bytes]]:
-    """Replace each change of kind `WRITTEN`, which says only that there were writes, by a change made from the writes.
-
-    Writes that cannot be read are logged and left out. One round trip per namespace.
-    """
+    """Replace each change of kind `WRITTEN` by a change made from the writes. Unreadable writes are logged."""
     changes = [pair for pair in changes if pair[0] != WRITTEN or _is_noted(pair[1])]
     noted = [orjson.loads(change) if kind == WRITTEN else None for kind, change in changes]
     wanted: dict[Place, set[str]] = defaultdict(set)
@@ -74,13 +69,13 @@ async def resolve_written(
 
 @cache
 def _plain_codec() -> ValueCodec:
-    # The saver's serializer is not needed: messages are recorded only if the saver uses LangGraph's own serializer, and
-    # the serializer used here decodes the same messages. Of other objects, it returns only the plain data.
+    # Messages are recorded only if the saver uses LangGraph's own serializer. This serializer decodes such messages,
+    # but only the plain data of other objects.
     return ValueCodec(plain_serializer())
 
 
 def _is_noted(change: bytes) -> bool:
-    """Return whether a change of kind `WRITTEN` has all keys of its kind. Log an error if it does not."""
+    """Return whether a change of kind `WRITTEN` has all its keys. Log an error if a key is missing."""
     try:
         found = orjson.loads(change)
         is_noted = all(isinstance(found[name], str) for name in _TEXTS) and {"run_id", "hears_remove_all"} <= {*found}
@@ -115,8 +110,7 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
     gone: set[str] = set()
     is_emptied = False
     hears = noted["hears_remove_all"]
-    # Earlier versions of this package recorded only one of the two rules of a reducer, `hears_remove_all`. In
-    # journal entries of these versions, its value also counts as the value of the other rule, `keeps_place`.
+    # Journal entries of earlier versions have no `keeps_place`. In these entries, `hears_remove_all` says the same.
     for message in _messages(values, keeps_place=noted.get("keeps_place", hears)):
         if isinstance(message, RemoveMessage):
             if message.id == REMOVE_ALL_MESSAGES:
@@ -140,8 +134,8 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
         **{name: noted[name] for name in known},
         "messages": messages,
         "present_ids": present,
-        # With `None`, the query compares all messages of the channel with the recorded ones. With a list, it compares
-        # only the messages with these ids, because the writes say nothing about other messages.
+        # `None` compares all messages of the channel. A list compares only the messages with these ids, because the
+        # writes say nothing about other messages.
         "named_ids": None if is_emptied else present + absent,
     }
 
@@ -149,9 +143,7 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
 def _messages(values: Sequence[Any], *, keeps_place: bool) -> Iterator[BaseMessage]:
     """Return the written messages in order.
 
-    Args:
-        values: The writes.
-        keeps_place: Whether a message that one write removes and adds again keeps its place.
+    With `keeps_place`, a message that one write removes and adds again keeps its place.
     """
     for value in values:
         items = value if isinstance(value, list) else [value]

@@ -88,17 +88,13 @@ async def note_action(
     details: Mapping[str, Any] | None = None,
     checkpoint_id: str | None = None,
 ) -> None:
-    """Record a person's action, as an event of the kind `action`. Call it in the transaction of the action.
+    """Record a person's action, as an event of the kind `action`. Call this in the transaction of the action.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
         action: What was done: `cancel`, `retry`, `settle` or another.
         by: Name of the person.
         thread_id: The thread; `schedule:NAME` or `worker:ID` for an action that belongs to no thread.
-        run_id: The run.
         details: Facts about the action, as JSON types.
-        checkpoint_id: The checkpoint.
     """
     payload = {**(details or {}), "action": action, "by": identifier("by", by)}
     await add_event(db, queries, request_event(thread_id, "action", payload, run_id, checkpoint_id))
@@ -116,17 +112,13 @@ async def check_not_done(
 ) -> None:
     """Raise an error if a person has already done an action. Call it in the action's transaction, before `note_action`.
 
-    The action is locked until the transaction ends. So if two persons do the same on a thread at once, the second waits
-    for the first and is refused.
+    The action is locked until the transaction ends. If two persons do the same at once, the second person waits for the
+    first and is refused.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
-        action: The action.
-        thread_id: The thread, as for `note_action`.
         within: Time within which an earlier action counts.
         checkpoint_id: Only actions on this checkpoint; by default all actions on the thread.
-        run_id: The run that the action makes. An earlier action that made the same run does not count.
+        run_id: The run that the action makes. An earlier action that made this run does not count.
 
     Raises:
         AlreadyDoneError: If a person has done the action.
@@ -139,12 +131,7 @@ async def check_not_done(
 
 
 class AsyncEvents:
-    """The events of threads, `state.events`.
-
-    Args:
-        database: The database.
-        queries: The queries of its schema.
-    """
+    """The events of threads, `state.events`."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
         self._database = database

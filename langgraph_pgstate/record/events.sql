@@ -12,8 +12,8 @@ ORDER BY CASE WHEN :newest_first THEN v.event_id END DESC, v.event_id
 LIMIT :page_size;
 
 -- name: add_event
--- Record an event of a thread. If an event whose id has the same suffix was stored in the last hour, the call is a
--- repeated one, and nothing is stored.
+-- Record an event of a thread. If an event with the same suffix was stored in the last hour, the call is repeated, and
+-- nothing is stored.
 -- seals: events.payload
 WITH new AS MATERIALIZED (
     SELECT now() AS at,

@@ -33,7 +33,7 @@ FEEDBACK_KEYS: Final = ("agent", "model", "release")
 SOURCES: Final = ("human", "model", "program")
 
 MOST_SCORE: Final = 1e15
-"""Largest absolute value of a score. Greater scores could make sums overflow. The table has the same constraint."""
+"""Largest absolute value of a score, as in the table's constraint. Greater scores could make sums overflow."""
 
 MOST_ROWS: Final = 100_000
 """Maximum number of rows that a statistic reads: the newest rows of its period."""
@@ -75,7 +75,7 @@ def request_feedback(
     }
     check_key_size("thread_id, run_id and feedback_id", *key.values())
     text = text_of(_COMMENT, comment) or None
-    # A serializer of the caller's own may encrypt. So the comment is then stored only as this serializer encodes it.
+    # A serializer of the caller's own may encrypt, so the comment is stored only as this serializer encodes it.
     kind, data = (None, None) if text is None or codec.is_native else codec.dumps(_COMMENT, text)
     return {
         **key,
@@ -112,8 +112,6 @@ async def put_feedback(db: Connection, queries: Queries, codec: ValueCodec, para
 def list_feedback(codec: ValueCodec, **filters: Any) -> Read[Page[Feedback]]:
     """Return a `Read` of a page of feedback, newest first; see `FeedbackFilter`.
 
-    Decoding the rows raises `CorruptStateError` if an encoded comment cannot be read.
-
     Raises:
         ConfigurationError: If an argument is invalid.
     """
@@ -142,11 +140,7 @@ def list_feedback(codec: ValueCodec, **filters: Any) -> Read[Page[Feedback]]:
 
 
 async def delete_feedback(db: Connection, queries: Queries, thread_id: str, run_id: str, feedback_id: str) -> bool:
-    """Delete feedback. One statement; safe to repeat.
-
-    Returns:
-        Whether there was such feedback.
-    """
+    """Delete feedback, and return whether there was any. One statement; safe to repeat."""
     key = {"thread_id": thread_id, "run_id": run_id, "feedback_id": feedback_id}
     return bool(await db.execute(queries.delete_feedback, key))
 
@@ -162,8 +156,6 @@ def average_feedback(
     scope: Scope | None = None,
 ) -> Read[tuple[FeedbackAverage, ...]]:
     """Return a `Read` of mean scores, grouped by name and by the keys in `by`, the largest group first.
-
-    It reads at most `MOST_ROWS` rows.
 
     Raises:
         ConfigurationError: If a key is not in `FEEDBACK_KEYS`, or another argument is invalid.
@@ -199,13 +191,7 @@ _MONTH: Final = timedelta(days=30)
 
 
 class AsyncRunFeedback:
-    """Scores and comments on runs and on their spans. Feedback is deleted with its run.
-
-    Args:
-        database: The database.
-        queries: The queries of its schema.
-        codec: Encodes and decodes comments, if the caller has a serializer of their own.
-    """
+    """Scores and comments on runs and on their spans. Feedback is deleted with its run."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec | None = None) -> None:
         self._database, self._queries, self._codec = database, queries, codec or ValueCodec()
@@ -256,11 +242,7 @@ class AsyncRunFeedback:
         return await self._database.read(self._queries, list_feedback(self._codec, **filters))
 
     async def delete(self, thread_id: str, run_id: str, feedback_id: str) -> bool:
-        """Delete feedback. One round trip; safe to repeat.
-
-        Returns:
-            Whether there was such feedback.
-        """
+        """Delete feedback, and return whether there was any. One round trip; safe to repeat."""
         key = thread_id_of(thread_id), identifier("run_id", run_id), identifier("feedback_id", feedback_id)
         return await self._database.run(delete_feedback, self._queries, *key)
 

@@ -69,7 +69,7 @@ FROM (
             AND (:until::timestamptz IS NULL OR g.created_at < :until)
         ORDER BY g.created_at DESC LIMIT :most
     ) AS f CROSS JOIN LATERAL (
-        -- `OFFSET 0` makes PostgreSQL look up each run separately. Otherwise it may use a join that reads all runs.
+        -- `OFFSET 0` prevents a join that reads all runs.
         SELECT n.agent, n.release, n.user_id, n.tenant_id FROM /*schema*/runs n
         WHERE n.thread_id = f.thread_id AND n.run_id = f.run_id OFFSET 0
     ) AS r
@@ -112,7 +112,7 @@ FROM (
             AND (:until::timestamptz IS NULL OR g.created_at < :until)
         ORDER BY g.created_at DESC LIMIT :most
     ) AS f CROSS JOIN LATERAL (
-        -- `OFFSET 0` makes PostgreSQL look up each run separately. Otherwise it may use a join that reads all runs.
+        -- `OFFSET 0` prevents a join that reads all runs.
         SELECT n.agent, n.release, n.user_id, n.tenant_id FROM /*schema*/runs n
         WHERE n.thread_id = f.thread_id AND n.run_id = f.run_id OFFSET 0
     ) AS r

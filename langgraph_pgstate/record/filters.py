@@ -20,8 +20,8 @@ class FailedRunFilter(OwnerFilter, total=False):
         scope: Only runs of threads whose metadata contain this. Use it to limit what a caller sees.
         by: Sort key, the greatest first: `started_at` (default), `cost`, `duration` or `tokens`. The last three sort
             only the newest 10,000 runs that pass the other filters. The duration of a running run counts until now.
-        model: Only runs that called this model. Only the first 2,000 runs in the order of `by` are searched. If you
-            set `model`, set a `by` other than `started_at`.
+        model: Only runs that called this model, among the first 2,000 in the order of `by`. Needs a `by` other than
+            `started_at`.
     """
 
     since: Moment | None

@@ -23,12 +23,7 @@ _MONTH: Final = timedelta(days=30)
 
 
 class AsyncRunHistory:
-    """Recorded runs, read-only. Lists are paged, newest first; pass `page.next` as `cursor` for the next page.
-
-    Args:
-        database: The database.
-        queries: The queries of its schema.
-    """
+    """Recorded runs, read-only. Lists are paged, newest first; pass `page.next` as `cursor` for the next page."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
         self._database = database
@@ -37,7 +32,7 @@ class AsyncRunHistory:
     async def list(self, **filters: Unpack[RunFilter]) -> Page[Run]:
         """Return a page of runs. One round trip.
 
-        Three lists are fast, by indexes: the newest runs, runs of a thread, and runs of a status other than `success`.
+        Indexes make three lists fast: the newest runs, runs of a thread, and runs of a status other than `success`.
 
         Args:
             **filters: See `RunFilter`.
@@ -50,8 +45,8 @@ class AsyncRunHistory:
     async def failed(self, **filters: Unpack[FailedRunFilter]) -> Page[Run]:
         """Return a page of runs that failed or whose process died, by default of the last day.
 
-        A run whose process died has the status `running` until another run or `maintain` sets it to `error`. Its
-        `is_crashed` is true before and after.
+        A run whose process died has the status `running` until another run of the thread, or `maintain`, sets it to
+        `error`.
 
         Args:
             **filters: See `FailedRunFilter`.
@@ -100,8 +95,7 @@ class AsyncRunHistory:
         until: datetime | None = None,
         limit: int = 1000,
     ) -> tuple[Usage, ...]:
-        """Return model calls, tokens and cost, the most expensive first. One round trip; reads all model calls of the
-        period.
+        """Return model calls, tokens and cost, the most expensive first. Reads all model calls of the period.
 
         Args:
             by: One or several of `agent`, `model`, `tenant`, `user` and `day`.
@@ -126,8 +120,7 @@ class AsyncRunHistory:
         scope: Scope | None = None,
         limit: int = 20,
     ) -> Costs:
-        """Return model calls, tokens and cost by day, by agent, by model and by user. Two round trips; reads all model
-        calls and runs of the period.
+        """Return model calls, tokens and cost by day, agent, model and user. Reads all calls and runs of the period.
 
         Args:
             since: Only calls that started at this time or later; a timedelta counts back from now; `None` for all.
@@ -173,8 +166,8 @@ class AsyncRunHistory:
         Args:
             by: One or several of `agent`, `release`, `tenant`, `user` and `day`, by which runs are grouped. Threads are
                 always grouped by agent and status.
-            since: Only threads that were active, runs that began and feedback that was given at this time or later; a
-                timedelta counts back from now; `None` for all.
+            since: Only threads, runs and feedback of this time or later; a timedelta counts back from now; `None` for
+                all.
             until: Only threads, runs and feedback before this time.
             agent: Only data of this agent.
             user_id: Only data of this user.
@@ -189,14 +182,10 @@ class AsyncRunHistory:
         return await self._database.run(analytics.analyze, self._queries, request)
 
     async def provenance(self, config: Mapping[str, Any]) -> Provenance | None:
-        """Return the origin of a checkpoint: its run, the superstep's spans and tool executions, its cost and its
-        branch.
+        """Return the origin of a checkpoint, or `None` if there is no such checkpoint.
 
         Args:
             config: Names the thread and optionally a namespace and a checkpoint; by default the newest checkpoint.
-
-        Returns:
-            The provenance, or `None` if there is no such checkpoint.
 
         Raises:
             ConfigurationError: If the config names no thread.

@@ -1,9 +1,8 @@
 """The journal: rows of runs, spans, messages and events that wait to be moved into their tables.
 
-A put stores the rows of a superstep as one entry, in the statement that stores the checkpoint. A background writer
-moves entries into the tables, many at a time. If its process dies, the next process moves them. An entry is
-self-contained, so any process may move it. One transaction deletes an entry and writes its rows. So each entry is moved
-once. The deletion of a thread or run also deletes its entries, so its rows do not come back.
+A put stores the rows of a superstep as one entry, in the statement that stores the checkpoint. A background writer of
+any process moves entries into the tables, many at a time. One transaction deletes an entry and writes its rows, so each
+entry is moved once. The deletion of a thread or run also deletes its entries.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _SEMCONV_VERSION: Final = "1.41.1"
 
 _log = logging.getLogger("langgraph_pgstate.record")
 _MOST_ROWS: Final = 1000
-# Maximum size of a batch. A batch of this size fits a socket's buffer, so it is sent even if the event loop is busy.
+# Maximum size of a batch. It fits a socket's buffer, so that it is sent even if the event loop is busy.
 _MOST_BYTES: Final = 128 * 1024
 _PAGE: Final = 200
 # `take_entries` raises an error with this prefix if an entry was taken already.
@@ -48,13 +47,7 @@ _OF_THREAD: Final = ("thread_id", "agent", "user_id", "tenant_id", "is_new", "ha
 
 
 def entry_of(key: tuple[str, str], entry_id: str, journal_entry: JournalEntry) -> dict[str, Any]:
-    """Return a journal entry that belongs to no checkpoint, in the form that `put_entry` takes.
-
-    Args:
-        key: Thread and run.
-        entry_id: The entry's id.
-        journal_entry: The rows.
-    """
+    """Return a journal entry that belongs to no checkpoint, for `put_entry`. `key` is the thread and the run."""
     return {"thread_id": key[0], "run_id": key[1], "entry_id": entry_id, "entry": journal_entry.pack()}
 
 
@@ -68,12 +61,8 @@ async def put_entry(
     """Store a journal entry that belongs to no checkpoint. One statement; safe to repeat.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
-        entry: A result of `entry_of`.
-        seconds_left: Returns the seconds left for the statement.
-        owner: The agent, user and tenant of the run, if its thread may be new. The encryption key may depend on them,
-            and a new thread has no row yet that names them.
+        owner: Agent, user and tenant of the run, on which the encryption key may depend. A new thread has no row yet
+            that names them.
     """
     if db.keys is not None and owner is not None:
         db.keys.note_owner(entry["thread_id"], lambda: owner)
@@ -90,15 +79,11 @@ async def write(
 ) -> int:
     """Move the journal entries of some threads into the tables, then further rows; safe to repeat.
 
-    Each batch is one transaction. All its statements are sent together, so that no lock is held while the event loop is
-    busy. Rows that the database refuses are logged and left out; the others are written. If a run begins, earlier runs
-    of dead processes on its thread are ended.
+    Each batch is one transaction, sent as a whole so that no lock is held while the event loop is busy. Rows that the
+    database refuses are logged and left out. If a run begins, earlier runs of dead processes on its thread are ended.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
-        thread_ids: The threads.
-        more: Further rows that are in no journal, of these or other threads.
+        more: Further rows that are in no journal.
         is_dead: Returns whether the process with a holder id is known to be dead; by default no run is ended.
         own: Thread and id of this process's runs in progress, which are not ended.
 
@@ -127,7 +112,7 @@ async def write(
             if any(kind == WRITTEN for kind, _ in batch.journal_entry.messages):
                 batch.journal_entry.messages = await resolve_written(db, queries, batch.journal_entry.messages)
             if not await _move(db, queries, batch, is_audited):
-                # Another writer took one of the entries; read the rest again.
+                # Another writer took one of the entries. Read the remaining entries again.
                 is_last = False
                 break
             moved += len(batch.entries)
@@ -135,7 +120,7 @@ async def write(
             ended.update(thread_id for thread_id, _, _ in batch.journal_entry.ended)
         if is_last:
             break
-        # Entries that are kept must not fill each page.
+        # Skip threads whose entries are kept. Otherwise these entries would fill every page.
         threads = [thread_id for thread_id in threads if thread_id not in kept]
     if begun and is_dead is not None:
         running = [run for run in await find_running(db, queries, sorted(begun)) if run[:2] not in own]
@@ -147,7 +132,7 @@ async def write(
 
 
 async def is_kept(db: Connection, queries: Queries, thread_id: str) -> bool:
-    """Return whether `write` keeps entries of a thread for another process, because this one cannot read them."""
+    """Return whether `write` keeps entries of a thread because this process cannot read them."""
     rows = await db.fetch(queries.read_entries, {"thread_ids": [thread_id], "page_size": 1})
     return bool(rows) and not [*_unpack(rows, set())]
 
@@ -159,11 +144,7 @@ async def recover(
     is_dead: Callable[[str], bool] | None = None,
     own: Sequence[tuple[str, str]] = (),
 ) -> int:
-    """Move entries that are at least `seconds` old into the tables, thread by thread; safe to repeat.
-
-    Returns:
-        The number of moved entries.
-    """
+    """Move entries that are at least `seconds` old into the tables, and return their number. Safe to repeat."""
     moved, after = 0, ""
     while True:
         position = {"seconds": seconds, "cursor_thread": after, "page_size": _THREAD_PAGE}
@@ -191,13 +172,7 @@ async def _storable(db: Connection, queries: Queries, threads: Sequence[str]) ->
 
 @dataclass(slots=True)
 class _Batch:
-    """Entries that are moved together.
-
-    Attributes:
-        journal_entry: The rows of the entries.
-        entries: Thread and id of each entry; empty for rows that are in no journal.
-        size: Size of the rows in bytes.
-    """
+    """Rows that are written together, with the thread and id of each journal entry from which they come."""
 
     journal_entry: JournalEntry = field(default_factory=JournalEntry)
     entries: list[tuple[str, str]] = field(default_factory=list)
@@ -212,7 +187,7 @@ def _unpack(rows: Iterable[Sequence[Any]], kept: set[str]) -> Iterator[tuple[tup
         try:
             journal_entry = JournalEntry.unpack(thread_id, data)
         except (UnreadableFormatError, EncryptedError, NotEncryptedError, DataKeyError) as error:
-            # Keep this entry, and later ones of its thread, for a process that can read them.
+            # Keep this and later entries of the thread for a process that can read them.
             _log.warning("the journal of thread %r is kept for another process: %s", thread_id, error)
             kept.add(thread_id)
             continue
@@ -268,7 +243,7 @@ async def _move(db: Connection, queries: Queries, batch: _Batch, is_audited: boo
             return False
         if not _is_of_a_row(error):
             raise
-    # A row is refused or malformed, so the other rows are written without it.
+    # A row is refused or malformed. Write the other rows.
     try:
         async with db.transaction():
             if taking:
@@ -299,7 +274,7 @@ async def _write(db: Connection, queries: Queries, journal_entry: JournalEntry, 
 
 
 def _is_of_a_row(error: Exception) -> bool:
-    """Return whether a row has caused an error: the database refuses it, or it lacks the form that statements need."""
+    """Return whether a row has caused an error: the row is malformed, or the database refuses it."""
     return is_refusal(error) or (isinstance(error, _MALFORMED) and not isinstance(error, PGStateError))
 
 
@@ -315,10 +290,7 @@ def _describe(journal_entry: JournalEntry) -> str:
 
 
 def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool) -> list[Statement]:
-    """Return the statements that write an entry's rows, one per table and always in one order, to avoid deadlocks.
-
-    If events are chained, the entry's events are appended to the chains of their threads.
-    """
+    """Return the statements that write an entry's rows, always in the same order to avoid deadlocks."""
     among: dict[str, Any] = {"thread_ids": journal_entry.thread_ids}
     found: list[Statement] = []
     begun = {
@@ -335,8 +307,7 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
             (queries.put_spans, {**among, "rows": _array(journal_entry.spans), "semconv_version": _SEMCONV_VERSION})
         )
     if journal_entry.begun:
-        # This statement ends the spans that earlier attempts left running. It comes after the statement that writes
-        # the spans, because some of those spans may be in this batch.
+        # `put_spans` comes first, because this batch may have spans that `settle_attempts` ends.
         found.append((queries.settle_attempts, begun))
     if journal_entry.events:
         found.append((queries.put_events, {**among, "rows": _array(journal_entry.events)}))
@@ -349,8 +320,7 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
         }
         found.append((queries.total_runs, ended))
     if journal_entry.begun or journal_entry.ended:
-        # The status is set in the transaction that ends the run. Otherwise a crash right after the end of the run could
-        # leave the thread `busy`.
+        # Set the status in the transaction that ends the run. Otherwise a crash could leave the thread `busy`.
         found.append(
             (
                 queries.refresh_thread_statuses,
@@ -367,14 +337,14 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
 def _new_threads(journal_entry: JournalEntry) -> list[dict[str, Any]]:
     """Return the threads on which runs begin, with their owners.
 
-    Inputs and outputs of the runs are left out, because `put_new_threads` sends its rows to the database unencrypted.
+    Contents are left out, because the rows of `put_new_threads` are not encrypted.
     """
     runs = map(orjson.loads, journal_entry.runs)
     return [{name: run.get(name) for name in _OF_THREAD} for run in runs if run.get("is_new")]
 
 
 def _messages(queries: Queries, journal_entry: JournalEntry) -> Iterator[Statement]:
-    """Return statements for changes of messages in their order, with adjacent changes of one kind combined."""
+    """Return the statements for changes of messages, in order. Adjacent changes of one kind share a statement."""
     waiting: list[bytes] = []
     kind_before = ADDED
 

@@ -29,13 +29,7 @@ class RecordedMessage(NamedTuple):
 
 @dataclass(slots=True)
 class StateMessage:
-    """A message of a state.
-
-    Attributes:
-        id: The message's id, or an id derived from its content.
-        mark: Digest of `row`.
-        row: The message's columns in `messages`.
-    """
+    """A message of a state. `row` has the columns of `messages`, and `mark` is a digest of these columns."""
 
     id: str
     mark: bytes
@@ -47,9 +41,6 @@ class Difference:
     """A channel whose recorded messages differ from the state.
 
     Attributes:
-        address: The checkpoint.
-        channel: The channel.
-        run_id: The checkpoint's run.
         stored: Messages of the state.
         recorded: Messages of the record.
         before: Messages of the record at the checkpoint's parent.

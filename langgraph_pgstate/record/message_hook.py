@@ -1,9 +1,8 @@
-"""A hook that records chat messages: each once, where it first appeared, and its later edits and removals.
+"""A hook that records chat messages: each message once, and its later edits and removals.
 
-The saver knows by fingerprint which elements of a list are new. Appended elements are added to the checkpoint's journal
-entry. If a list changed otherwise, or this process does not know which messages are recorded, the ids of all messages
-of the list are stored in order. When the entry is moved into the tables, these ids are compared with the messages that
-are recorded on the branch. For a DeltaChannel without a value, the hook only records that the superstep wrote to the
+Messages that are appended to a list are added to the checkpoint's journal entry. If a list changed otherwise, the entry
+has the ids of all messages of the list. When the entry is moved into the tables, these ids are compared with the
+recorded messages of the branch. For a DeltaChannel without a value, the entry says only that the superstep wrote to the
 channel (see `record/delta_messages.py`).
 """
 
@@ -29,8 +28,8 @@ from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.options import MAX_KEY_BYTES
 from langgraph_pgstate.schema.queries import Statement
 
-# Prefix of LangGraph's own channels. The messages of two of them are recorded, too, because these two hold the whole
-# state of the application: `__root__` of a graph whose state is a list, and `__previous__` of an `@entrypoint`.
+# Prefix of LangGraph's own channels. Two of these channels hold the state of the application: `__root__` of a graph
+# whose state is a list, and `__previous__` of an `@entrypoint`.
 _OWN_CHANNELS: Final = "__"
 _STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
 _ID_BYTES: Final = 256
@@ -43,9 +42,8 @@ _Named = tuple[int, BaseMessage, str]
 class MessageHook:
     """A hook of the saver that records the messages of each put. Safe to share between threads.
 
-    A process's first put on a thread sends all messages of its channels. So messages that were stored without this hook
-    are recorded, too. Existing rows are kept. Messages of a DeltaChannel that are missing are added with its next
-    snapshot.
+    A process's first put on a thread sends all messages, so that messages stored without this hook are recorded, too.
+    Missing messages of a DeltaChannel are added with the channel's next snapshot.
     """
 
     def __init__(self) -> None:
@@ -101,16 +99,12 @@ class MessageHook:
         self._familiar = {key for key in self._familiar if key[0] != thread_id}
 
     def _identify(self, request: PutRequest, change: ListChange) -> tuple[Sequence[_Named], Sequence[_Named]]:
-        """Return the messages to name in the journal entry, and those of them whose rows must be sent.
-
-        If messages were only appended to the channel's list, both results are the appended messages. Otherwise, all
-        messages of the list are named.
-        """
+        """Return the messages to name in the journal entry, and the messages among them whose rows must be sent."""
         key = (request.address.thread_id, request.address.checkpoint_ns, change.channel)
         named = _identified(change, change.fresh if change.is_appended else range(len(change.value)))
         if any(id != message.id and type(message.id) is str and message.id for _, message, id in named):
-            # Messages with the same id are told apart by a number. If one of them is removed, another gets its number.
-            # A recorded id then names a message with another text, so from now on the rows of all messages are sent.
+            # Messages with the same id are numbered. If one is removed, another message gets its number, so a recorded
+            # id may name another text. From now on, the rows of all messages are sent.
             self._doubled.add(key)
         if change.is_appended or not change.is_known or key in self._doubled:
             return named, named
@@ -192,8 +186,7 @@ def _is_of_messages(change: ListChange) -> bool:
     if not may_hold_messages(change.channel):
         return False
     if not change.value:
-        # A list that was emptied may have held messages, so compare it with the recorded messages. If it held none, the
-        # comparison changes nothing.
+        # An emptied list may have held messages, which the comparison removes from the record.
         return not change.is_appended
     return any(is_message(element) for element in change.value)
 
@@ -240,7 +233,7 @@ def content_id(message: BaseMessage) -> str:
 
 
 def fitting_ids(thread_id: str, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the rows' ids. Ids that PostgreSQL cannot store or index are replaced by fingerprints."""
+    """Return the rows' ids. In the rows, fingerprints replace ids that PostgreSQL cannot store or index."""
     limit = min(_ID_BYTES, (MAX_KEY_BYTES - len(thread_id.encode())) // 2)
     for row in rows:
         id = row["message_id"]
@@ -258,8 +251,7 @@ def _fitting_id(id: str, limit: int) -> str:
 def _recorded_by_root(plan: PutPlan, change: ListChange) -> set[int]:
     """Return the positions of elements that the root graph's checkpoint has, too.
 
-    Messages among them are recorded for the root graph, so they need no rows for the subgraph. A subgraph usually
-    starts with a copy of a list of the root graph, so most elements of its first list are also in the root graph's.
+    Messages among them are recorded for the root graph, so they need no rows for the subgraph.
     """
     root = plan.request.root
     if root is None or change.digests is None:

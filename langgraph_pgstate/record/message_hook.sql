@@ -155,8 +155,8 @@ WITH RECURSIVE head AS MATERIALIZED (
 ), changes AS (
     SELECT p.message_id, p.number - 1 AS position, CASE WHEN p.is_added THEN 'added' ELSE 'edited' END AS change,
         p.is_changed OR n.is_moved IS TRUE AS is_said_now, e.created_at, e.run_id,
-        -- If a message moved, all messages after it are stored again. They are unchanged and may not have been sent, so
-        -- the recorded columns are used.
+        -- All messages after a moved message are stored again. For messages that were not sent, the recorded columns are
+        -- used.
         CASE WHEN n.message_id IS NULL THEN e.role ELSE n.role END AS role,
         CASE WHEN n.message_id IS NULL THEN e.agent ELSE n.agent END AS agent,
         CASE WHEN n.message_id IS NULL THEN e.content ELSE n.content END AS content,

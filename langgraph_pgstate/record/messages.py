@@ -116,7 +116,7 @@ async def last_changes(
 
 
 def _of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
-    """Return the changes of the channel `messages`. If it has none, return those of the channel that changed last."""
+    """Return the changes of the channel `messages`, or else of the channel that changed last."""
     channels = {change.channel for change in changes}
     if len(channels) <= 1:
         return changes
@@ -126,10 +126,9 @@ def _of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
 
 
 def _window(messages: Sequence[Change], last: int | None, max_tokens: int | None) -> list[Change]:
-    """Return the opening system messages of a conversation, and the newest of its other messages.
+    """Return the opening system messages of a conversation, and the newest other messages within the limits.
 
-    There are at most `last` other messages, and as many as fit `max_tokens` together with the opening messages. The
-    opening messages are never left out.
+    `last` limits only the other messages. The opening messages are never left out.
     """
     opening = 0
     while opening < len(messages) and messages[opening].role == "system":
@@ -202,8 +201,6 @@ class AsyncMessages:
     """Recorded conversations, and windows of conversations for models: `state.messages`.
 
     Args:
-        database: The database.
-        queries: The queries of its schema.
         codec: Decodes states, for `window`; by default with LangGraph's serializer.
         versions: Converts states of older versions, for `window`.
         states: The database from which `window` reads states; by default `database`.
@@ -231,9 +228,8 @@ class AsyncMessages:
     ) -> tuple[Message, ...]:
         """Return the messages at the end of a branch, in the channel's order. Two round trips.
 
-        The result equals the channel's messages in the state, including messages of checkpoints that a prune deleted.
-        With `last` or `max_tokens`, the opening system messages come first, followed by the latest messages. The first
-        of the latest messages may be a tool's answer without its tool call.
+        The messages are those of the state, also after a prune. With `last` or `max_tokens`, the opening system
+        messages come first, followed by the latest messages. A tool's result may lack its call; `window` avoids that.
 
         Args:
             thread_id: The thread.
@@ -263,8 +259,8 @@ class AsyncMessages:
     ) -> list[BaseMessage]:
         """Return the window of a thread's messages for a model, as the function `window` chooses it.
 
-        Messages are read from the state, newest first, a page at a time, until no more fit. If `keep` names messages at
-        the beginning of the conversation, the first messages are read, too. A DeltaChannel is read as a whole.
+        Messages are read from the state, newest first, a page at a time, until no more fit. A DeltaChannel is read as a
+        whole.
 
         Args:
             thread_id: The thread.

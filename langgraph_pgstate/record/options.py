@@ -18,14 +18,14 @@ class RecorderSettings:
         content: Whether inputs, outputs and payloads are written at all.
         limit: Maximum size of an input or output, in bytes of JSON. A longer value is truncated, and its size and hash
             are stored.
-        redact: Called as `redact(kind, value)` with each value of the application before it is written; its result is
-            written instead. The kind is `input`, `output`, `error` or `payload`; the value is JSON. For an
-            error, it is a dict of `message` and `traceback`. `redact` is called in the background, in another thread.
+        redact: Called as `redact(kind, value)` before a value of the application is written; the result is written
+            instead. `kind` is `input`, `output`, `error` or `payload`. `value` is JSON, for an error a dict of
+            `message` and `traceback`. The function may be called in any thread, including that of the event loop.
         interval: Seconds between two batches. Spans are visible about that long after their start.
         queue_size: Maximum number of spans and events that wait to be written. If there are more, the graph waits.
-        timeout: Seconds that a graph waits for the database, at the end of a run or if the queue is full. Then it
-            continues, and the rows stay queued.
-        ttl: Seconds for which a running run counts as alive after a renewal. Its process renews it after `ttl / 3`.
+        timeout: Seconds that a graph waits for the database, at the end of a run or if the queue is full. After that,
+            the graph continues, and the rows stay queued.
+        ttl: Seconds after which a running run counts as dead. Its process renews this time every `ttl / 3` seconds.
         release: Release of the application, stored with its runs. `release` in a run's metadata takes precedence.
     """
 

@@ -47,11 +47,7 @@ async def list_prices(db: Connection, queries: Queries, model: str | None = None
 async def delete_price(
     db: Connection, queries: Queries, model: str, provider: str = "", valid_from: datetime | None = None
 ) -> bool:
-    """Remove a price. Costs computed with it are kept. One statement; safe to repeat.
-
-    Returns:
-        Whether the price existed.
-    """
+    """Remove a price, and return whether there was one. Costs are not computed again. Safe to repeat."""
     parameters = {"model": model, "provider": provider, "valid_from": valid_from}
     return await db.execute(queries.delete_price, parameters) > 0
 
@@ -60,11 +56,7 @@ Amount = Decimal | int | str | float
 
 
 class AsyncPrices:
-    """Prices per million tokens: `state.prices`. A span's cost is computed when the span is written, and never changes.
-
-    Args:
-        database: The database.
-    """
+    """Prices per million tokens: `state.prices`. The cost of a span is computed once, when the span is written."""
 
     def __init__(self, database: AsyncDatabase) -> None:
         self._database = database
@@ -104,11 +96,7 @@ class AsyncPrices:
         return await self._database.run(list_prices, self._queries, model)
 
     async def delete(self, model: str, *, provider: str = "", valid_from: datetime | None = None) -> bool:
-        """Remove a price. Costs computed with it are kept. One statement; safe to repeat.
-
-        Returns:
-            Whether the price existed.
-        """
+        """Remove a price, and return whether there was one. Costs are not computed again. Safe to repeat."""
         return await self._database.run(delete_price, self._queries, model, provider, valid_from)
 
 
@@ -133,7 +121,7 @@ def _price(
     cache_read: Amount | None,
     reasoning: Amount | None,
 ) -> Price:
-    # The text is converted, because Decimal(0.15) is 0.1499999….
+    # Convert the text, because Decimal(0.15) is 0.1499999….
     exact = [None if amount is None else Decimal(str(amount)) for amount in (input, output, cache_read, reasoning)]
     assert exact[0] is not None
     assert exact[1] is not None

@@ -1,7 +1,6 @@
 """Projections: chosen channels of the root namespace as JSON, one row per thread, written with the checkpoint.
 
-`check_projectable` refuses a channel whose declared type JSON cannot represent. If JSON cannot represent a value of an
-accepted channel, a reference to the value is stored. So no value makes a put fail.
+If JSON cannot represent a value, a reference to the value is stored. So no value makes a put fail.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.schema.queries import Queries, Statement
 
 _REFERENCE: Final = "$ref"
-# Maximum size of a value. A larger value is stored as a reference, because it is not useful for a search.
+# Maximum size of a value. A larger value is stored as a reference.
 _MAX_BYTES: Final = 1024 * 1024
 _MAX_DEPTH: Final = 100
 _REMEMBERED: Final = 50_000
@@ -37,11 +36,7 @@ _CONTAINERS: Final = (dict, list, tuple, set, frozenset)
 
 
 class ProjectionHook:
-    """A hook of the saver that stores projections of channels. Safe to share between threads.
-
-    Args:
-        queries: The queries of the schema.
-        names: The channels.
+    """A hook of the saver that stores projections of the channels `names`. Safe to share between threads.
 
     Raises:
         ConfigurationError: If the names are not strings.
@@ -56,13 +51,13 @@ class ProjectionHook:
         self._last: dict[str, tuple[str | None, list[Any]]] = {}
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
-        """Return the statement for a root checkpoint; none if its values have not changed since the last put."""
+        """Return the statement for a root checkpoint; none if no chosen value has changed since the last put."""
         request = plan.request
         address = request.address
         if address.checkpoint_ns or not self._names:
             return ()
         parent_id = request.parent.checkpoint_id if request.parent else None
-        # The parent must be the last put, because another branch may have other values under the same versions.
+        # The last checkpoint must be the parent, because another branch may have other values under the same versions.
         if parent_id and self._last.get(address.thread_id) == (parent_id, self._versions(plan)):
             return ()
         values = request.checkpoint["channel_values"]
@@ -99,15 +94,7 @@ def projected(values: Mapping[str, Any], checkpoint_id: str) -> str:
 
 
 def check_projectable(graph: Any, names: Sequence[str]) -> None:
-    """Raise an error if a graph lacks a channel, or declares it with a type that JSON cannot represent.
-
-    Args:
-        graph: A compiled graph.
-        names: The channels to project.
-
-    Raises:
-        ConfigurationError: With the names of the channels and the reasons.
-    """
+    """Raise a `ConfigurationError` if a graph lacks a channel, or declares a type that JSON cannot represent."""
     channels = getattr(graph, "channels", {})
     declared = _declared_types(getattr(graph, "builder", None))
     reasons = []
@@ -124,14 +111,11 @@ def check_projectable(graph: Any, names: Sequence[str]) -> None:
 
 
 def check_projectable_in(graphs: Iterable[Any], names: Sequence[str]) -> None:
-    """Raise an error if one of the channels is in no graph, or is declared with a type that JSON cannot represent.
+    """Raise a `ConfigurationError` if a channel is in no graph, or has a type that JSON cannot represent.
 
     Args:
         graphs: Compiled graphs; `None` for a graph that is made for each run.
-        names: The channels to project.
-
-    Raises:
-        ConfigurationError: With the names of the channels and the reasons.
+        names: The channels.
     """
     known = [*graphs]
     for graph in known:
@@ -159,7 +143,7 @@ def _unfit(kind: Any, seen: Collection[Any]) -> str | None:
     if origin is typing.Annotated:
         return _unfit(typing.get_args(kind)[0], seen)
     if origin in (typing.Union, types.UnionType):
-        # One suitable alternative is enough, because values of other alternatives become references.
+        # One suitable alternative is enough. Values of other alternatives become references.
         culprits = [_unfit(part, seen) for part in typing.get_args(kind) if part is not type(None)]
         return None if None in culprits else next(iter(culprits), None)
     if origin is not None and isinstance(origin, type) and issubclass(origin, _CONTAINERS):
@@ -195,7 +179,7 @@ def _projected(value: Any, channel: str, checkpoint_id: str) -> Any:
         if len(orjson.dumps(to_json(plain)[0])) <= _MAX_BYTES:
             return plain
     except Exception:  # nosec B110
-        # Inspecting a value can run its code and raise anything; it must not fail the put.
+        # Inspecting a value can run code and raise anything. The put must not fail.
         pass
     kind = type(value)
     return {
@@ -208,11 +192,7 @@ def _projected(value: Any, channel: str, checkpoint_id: str) -> Any:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Return a value converted to JSON types.
-
-    Raises:
-        _UnfitError: If it holds a value of another type.
-    """
+    """Return a value converted to JSON types. Raise `_UnfitError` if JSON has no such type."""
     if depth > _MAX_DEPTH:
         raise _UnfitError
     if isinstance(value, Enum):

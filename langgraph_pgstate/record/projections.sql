@@ -1,5 +1,5 @@
 -- name: put_projection
--- Store the projection of a thread's newest checkpoint: chosen channels as JSON. Do nothing if it does not exist.
+-- Store the projection of a thread's newest checkpoint: chosen channels as JSON. Do nothing if it is gone.
 -- leaves: checkpoints.state
 -- seals: projections.state from projected
 WITH stored AS MATERIALIZED (

@@ -1,4 +1,4 @@
-"""Writing of a recorder's rows into the tables: the rows in its threads' journals, and rows that are in no journal."""
+"""Writing of a recorder's rows into the tables, from the journal and from memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,7 @@ from langgraph_pgstate.schema.queries import Queries
 
 
 class PendingRows(Protocol):
-    """Rows that are in no journal yet.
-
-    Attributes:
-        journal_entry: The rows.
-        is_complete: Whether no row was left out.
-    """
+    """Rows that are in no journal yet. `is_complete` says whether no row was left out."""
 
     journal_entry: JournalEntry
     is_complete: bool
@@ -50,7 +45,7 @@ class RowSource(Protocol[R]):
         ...
 
     def due_renewals(self) -> list[tuple[str, str]]:
-        """Return the runs whose `alive_until` must be renewed now; empty if it was renewed recently."""
+        """Return the runs whose `alive_until` must be renewed now."""
         ...
 
 
@@ -65,20 +60,13 @@ async def write_pending(
 ) -> None:
     """Write all pending rows, and renew `alive_until` of this process's runs. Rows that fail are kept for a later call.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        source: Source of the rows.
-        is_dead: Returns whether the process with a holder id is known to be dead.
-        holder_id: The id of this process.
-        ttl: Seconds for which this process counts as alive.
-        include_recent: Also write recent rows, and those of a put in progress.
+    With `include_recent`, also write recent rows and rows of a put in progress.
     """
     if mine := source.due_renewals():
         await renew_runs(db, queries, mine, holder_id, ttl)
     while True:
-        # First collect the rows, then read the journal. In this order, the rows on which the collected rows depend are
-        # in the journal that is read, or already in the tables.
+        # Collect before reading the journal. Rows on which the collected rows depend are then in the journal or the
+        # tables.
         pending = source.collect(include_recent)
         threads = source.journaled_threads()
         if pending is None and not threads:
@@ -90,22 +78,14 @@ async def write_pending(
             return
         source.acknowledge(pending)
         if pending.is_complete:
-            # Rows that arrived meanwhile are left to the next call, so that the caller does not wait without end.
+            # Leave rows that arrived meanwhile to the next call. Otherwise the caller could wait forever.
             return
 
 
 async def renew_runs(
     db: Connection, queries: Queries, runs: Sequence[tuple[str, str]], holder_id: str, ttl: float
 ) -> None:
-    """Renew `alive_until` of runs of a process. One statement; safe to repeat.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        runs: Thread and id of each run.
-        holder_id: The id of the process.
-        ttl: Seconds from now, by the database's clock.
-    """
+    """Set `alive_until` of a process's runs to `ttl` seconds from now. One statement; safe to repeat."""
     parameters: dict[str, Any] = {
         "thread_ids": [thread_id for thread_id, _ in runs],
         "run_ids": [run_id for _, run_id in runs],

@@ -1,8 +1,7 @@
 -- name: put_runs
--- Insert or update the rows of runs that begin or end. A run whose row or thread was deleted is not inserted again.
--- Existing rows are locked, so that none is deleted meanwhile. A late journal entry does not reopen an ended run. An
--- enqueued run has a row already; the queue writes its status, attempt, end and error. The `traceparent` of the first
--- row is kept, so that the ids of exported spans do not change.
+-- Insert or update the rows of runs that begin or end. Existing rows are locked, so that no run is deleted meanwhile. A
+-- deleted run is not inserted again. A late journal entry does not reopen an ended run. The status, attempt, end and
+-- error of an enqueued run are left to the queue. The first `traceparent` is kept, so that ids of exported spans stay.
 -- seals: runs.input from rows.input
 -- seals: runs.output from rows.output
 -- seals: runs.error_message from rows.error_message
@@ -32,7 +31,7 @@ WITH begun AS MATERIALIZED (
         ORDER BY thread_id COLLATE "C", run_id COLLATE "C", ended_at IS NULL, place DESC
     ) AS s
     LEFT JOIN /*schema*/threads t ON t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids::text[])
-    -- The run is locked. Otherwise a row that is being deleted would be inserted again after its deletion.
+    -- Lock the run. Otherwise a row that is being deleted would be inserted again.
     WHERE (
         SELECT true FROM /*schema*/runs r
         WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids)
@@ -127,8 +126,8 @@ WITH given AS MATERIALIZED (
         s.tool_call_id, s.error_type, s.error_message, s.input, s.output, coalesce(s.attributes, '{}'),
         :semconv_version::text
     FROM (
-        -- If a span has several rows, the row with the last end is used. Because puts run concurrently, the used row
-        -- may have been made before the checkpoint was known. Then another row names the checkpoint.
+        -- If a span has several rows, the row with the last end is used. Puts run concurrently, so only another row may
+        -- name the checkpoint.
         SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C")
             r.*, max(r.checkpoint_id) OVER (
                 PARTITION BY r.thread_id COLLATE "C", r.run_id COLLATE "C", r.span_id COLLATE "C"
@@ -149,7 +148,7 @@ WITH given AS MATERIALIZED (
     -- The sub-select looks up each run separately, because a join would read all runs of the thread.
     WHERE s.thread_id = ANY(:thread_ids::text[])
         AND (
-            -- The run is locked until the commit. Otherwise spans could outlive a run that is being deleted.
+            -- Lock the run. Otherwise spans could outlive a run that is being deleted.
             SELECT true FROM /*schema*/runs r WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id FOR KEY SHARE
         )
 ), written AS (
@@ -252,9 +251,9 @@ ORDER BY n.thread_id COLLATE "C", n.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: total_runs
--- Sum the tokens and the cost of some runs from the LLM spans of all their attempts. If a run has several
--- attempts or its process died, also sum the supersteps, because a killed attempt has not stored their number.
--- Supersteps that had not ended when the next attempt began do not count, because they were repeated.
+-- Sum the tokens and the cost of some runs from the LLM spans of all attempts. If a run has several attempts or its
+-- process died, also count the supersteps from spans, because a killed attempt has stored no count. Supersteps that the
+-- next attempt repeated do not count.
 UPDATE /*schema*/runs SET
     input_tokens = sums.input_tokens, output_tokens = sums.output_tokens, cost = sums.cost,
     steps = greatest(runs.steps, seen.steps)

@@ -21,11 +21,11 @@ _MOST_STEPS = 2**31 - 1
 _HIGHEST = 1e300
 ORDERS = ("started_at", "cost", "duration", "tokens")
 RANKED = 10_000
-"""Maximum number of runs that are sorted by cost, duration or tokens. These columns change often, so have no index."""
+"""Maximum number of runs that are sorted by cost, duration or tokens, which have no index."""
 
 _RANKED_WITH_MODEL = 2000
 SUMMED = 1000
-"""Number of newest runs whose model calls are summed. The spans of each are read."""
+"""Maximum number of runs whose model calls are summed: the newest."""
 
 
 def list_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> Read[Page[Run]]:

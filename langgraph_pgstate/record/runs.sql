@@ -1,6 +1,6 @@
 -- name: list_runs
--- Return a page of runs, newest first, below a cursor. A run whose end deleted its thread is stored for a while, but is
--- left out, because a new thread may have the same id.
+-- Return a page of runs, newest first, below a cursor. A run whose end deleted its thread is left out, because a new
+-- thread may have the same id.
 -- opens: runs.input
 -- opens: runs.output
 -- opens: runs.error_message
@@ -121,7 +121,7 @@ WITH newest AS MATERIALIZED (
     SELECT s.thread_id, s.run_id, s.model, s.input_tokens, s.output_tokens, s.cost
     FROM newest n JOIN /*schema*/spans s ON s.thread_id = n.thread_id AND s.run_id = n.run_id
     WHERE s.kind = 'llm' AND s.started_at >= n.first_at AND (:model::text IS NULL OR s.model = :model)
-        -- This condition excludes partitions from before the first of the runs.
+        -- Exclude partitions from before the first run.
         AND s.started_at >= (SELECT min(m.first_at) FROM newest m)
 ), sums AS (
     SELECT CASE grouping(c.thread_id, c.model) WHEN 1 THEN 'thread' WHEN 2 THEN 'model' ELSE 'all' END AS part,

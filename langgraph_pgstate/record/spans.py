@@ -37,10 +37,7 @@ def list_spans(thread_id: str, **filters: Unpack[SpanFilter]) -> Read[Page[Span]
 
 
 async def get_tree(db: Connection, queries: Queries, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
-    """Return the spans of a run as trees. Each attempt has a root. A span whose parent is missing is also a root.
-
-    Each round trip reads at most `MAX_PAGE` spans.
-    """
+    """Return the spans of a run as trees. Each attempt has a root. A span whose parent is missing is also a root."""
     spans: list[Span] = []
     position: tuple[Any, str] = (FIRST, "")
     while True:
@@ -62,10 +59,9 @@ async def get_tree(db: Connection, queries: Queries, thread_id: str, run_id: str
 
 
 def build_tree(spans: Sequence[Span]) -> tuple[SpanNode, ...]:
-    """Return trees of spans, which must be sorted oldest first. A span without its parent is a root.
+    """Return trees of spans, which must be sorted oldest first. A span whose parent is missing is a root.
 
-    The roots of a run's attempts have the same id. A child belongs to the last attempt that started no later than the
-    child.
+    The roots of all attempts have the same id. A child belongs to the last root that started before the child.
     """
     known: dict[str, list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
@@ -90,8 +86,7 @@ def build_tree(spans: Sequence[Span]) -> tuple[SpanNode, ...]:
 async def get_provenance(db: Connection, queries: Queries, address: Address) -> Provenance | None:
     """Return the origin of a checkpoint, or `None` if it does not exist. Up to three round trips.
 
-    The spans of a superstep name the checkpoint from which it started: the parent of the given checkpoint. Spans of
-    subgraphs are descendants of these spans.
+    The spans of a superstep name its starting checkpoint, which is the parent of the given checkpoint.
     """
     rows = await db.fetch(queries.get_provenance, address._asdict())
     if not rows:
@@ -129,12 +124,7 @@ async def get_provenance(db: Connection, queries: Queries, address: Address) -> 
 
 
 class AsyncSpans:
-    """Recorded spans, and statistics of tools: `state.spans`, read-only.
-
-    Args:
-        database: The database.
-        queries: The queries of its schema.
-    """
+    """Recorded spans, and statistics of tools: `state.spans`, read-only."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
         self._database = database
@@ -155,14 +145,13 @@ class AsyncSpans:
     async def tree(self, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
         """Return the spans of a run as trees, children ordered by start time. Empty if the run has no spans.
 
-        There is one root, unless a parent was never recorded or the run was invoked several times. Each attempt has its
-        own root.
+        Each attempt of the run has a root. A span whose parent is missing is also a root.
         """
         key = thread_id_of(thread_id), identifier("run_id", run_id)
         return await self._database.run(get_tree, self._queries, *key)
 
     async def get(self, thread_id: str, run_id: str, span_id: str) -> Span | None:
-        """Return one span, or `None`. Roots of all attempts share one id: for it, return the newest. One round trip."""
+        """Return one span, or `None`. If several attempts have a span of this id, return the newest."""
         key = thread_id_of(thread_id), identifier("run_id", run_id), identifier("span_id", span_id)
         return await self._database.run(timelines.get_span, self._queries, *key)
 
@@ -177,8 +166,7 @@ class AsyncSpans:
         status: str | None = None,
         since: datetime | None = None,
     ) -> Timeline:
-        """Return a window of a run's spans as lines of a tree, each below its parent, without contents. Two round
-        trips.
+        """Return a window of a run's spans as lines of a tree, each below its parent, without contents.
 
         Args:
             thread_id: The thread.
@@ -187,8 +175,8 @@ class AsyncSpans:
             limit: Size of the window, 1,000 at most.
             kind: Only spans of this kind.
             status: Only spans of this status.
-            since: Only spans that started at this time or later. A timeline has at most 20,000 spans. Pass `next_since`
-                of one timeline to get the next one.
+            since: Only spans that started at this time or later. A timeline has at most 20,000 spans. Pass its
+                `next_since` to get the next timeline.
 
         Raises:
             ConfigurationError: If an argument is invalid.

@@ -146,7 +146,7 @@ WHERE s.thread_id = :thread_id::text AND s.run_id = :run_id::text AND s.span_id 
     AND s.started_at BETWEEN :first_at::timestamptz AND :last_at::timestamptz;
 
 -- name: get_span
--- Return one span. Roots of all attempts share one id: for it, return the newest.
+-- Return one span. If several attempts have a span of this id, return the newest.
 -- opens: spans.input
 -- opens: spans.output
 -- opens: spans.error_message

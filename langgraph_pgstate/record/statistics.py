@@ -1,4 +1,4 @@
-"""Statistics of tools and of model usage in a period, over many threads. An index finds the rows of the period."""
+"""Statistics of tools and of model usage in a period, over many threads."""
 
 from __future__ import annotations
 
@@ -30,11 +30,6 @@ def measure_tools(
 
     Args:
         query: `measure_tools` to read spans, or `measure_executions` to read the tool ledger.
-        since: Start of the period.
-        until: End of the period.
-        agent: Only calls of this agent.
-        limit: Maximum number of tools.
-        newest: Maximum number of calls to read, the newest; by default all.
 
     Raises:
         ConfigurationError: If an argument is invalid.

@@ -1,7 +1,6 @@
 -- name: measure_tools
--- Return calls, errors, unknown outcomes and seconds of each tool, by its spans, the most called first. Outcomes come
--- from the ledger if it has them. The duration of a call whose process died is unknown. Such a call is no error if the
--- ledger says that it succeeded.
+-- Return calls, errors, unknown outcomes and seconds of each tool from spans, the most called first. A call whose
+-- process died has no duration, and is no error if the tool ledger says that the call succeeded.
 SELECT s.name, count(*), count(*) FILTER (WHERE s.ended_at IS NULL AND NOT s.is_unknown),
     count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown AND NOT s.is_found),
     count(*) FILTER (WHERE s.is_unknown),
@@ -33,8 +32,7 @@ LIMIT :page_size;
 
 -- name: measure_executions
 -- Return actions, errors, unknown outcomes and seconds of each tool from the tool ledger, the most called first. Copies
--- of actions that forks have made are left out. The duration of an action is unknown if another process or a person has
--- found its outcome.
+-- of actions in forks are left out. An action has no duration if another process or a person has settled the outcome.
 SELECT e.tool, count(*), count(*) FILTER (WHERE e.status IN ('pending', 'running')),
     count(*) FILTER (WHERE e.status = 'error'), count(*) FILTER (WHERE e.status IN ('unknown', 'timeout')),
     count(*) FILTER (WHERE e.status = 'error')::double precision

@@ -113,13 +113,13 @@ async def get_timeline(db: Connection, queries: Queries, request: dict[str, Any]
 
 
 async def get_span(db: Connection, queries: Queries, thread_id: str, run_id: str, span_id: str) -> Span | None:
-    """Return one span, or `None`. Roots of all attempts share one id: for it, return the newest. One round trip."""
+    """Return one span, or `None`. If several attempts have a span of this id, return the newest."""
     rows = await db.fetch(queries.get_span, {"thread_id": thread_id, "run_id": run_id, "span_id": span_id})
     return Span(*rows[0]) if rows else None
 
 
 def _placed(spans: Sequence[_Outline]) -> list[_Place]:
-    """Return the places of spans, each after its parent. The spans must be sorted oldest first. Does not recurse."""
+    """Return the places of spans, each after its parent. The spans must be sorted oldest first."""
     known: dict[str, list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
         known[span.span_id].append(number)
@@ -130,7 +130,7 @@ def _placed(spans: Sequence[_Outline]) -> list[_Place]:
         if not parents:
             roots.append(number)
             continue
-        # The roots of several attempts have the same id. A span belongs to the last root that started before it.
+        # The roots of all attempts have the same id. A span belongs to the last root that started before the span.
         place = bisect_right(parents, span.started_at, key=lambda one: spans[one].started_at) - 1
         inside[parents[max(0, place)]].append(number)
     order: list[tuple[int, int]] = []

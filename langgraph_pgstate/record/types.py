@@ -47,8 +47,7 @@ class RunStatistics:
         interrupted: Runs that wait for an answer.
         cancelled: Runs that were cancelled.
         unfinished: Runs that are pending or running.
-        failure_rate: Share of errors and timeouts among the runs that succeeded, failed or took too long, 0 to 1;
-            `None` if there are none of these.
+        failure_rate: `(error + timeout) / (success + error + timeout)`; `None` without such runs.
         mean_seconds: Mean duration of the last attempt of ended runs, in seconds; `None` if no run has ended.
         p50_seconds: Median of these durations.
         p95_seconds: 95th percentile of these durations.
@@ -89,8 +88,8 @@ class Analytics:
         threads: Threads by agent and status, the largest group first.
         runs: Runs by the requested keys, the largest group first.
         feedback: Feedback by name, and by `agent` and `release` if requested, the largest group first.
-        is_complete: Whether all threads, runs and feedback of the period were read. False if there were more than
-            100,000 of one of them, or more groups than `limit`; then the newest rows and first groups are returned.
+        is_complete: Whether the statistics cover all threads, runs and feedback of the period. False if there are more
+            than 100,000 of one kind, or more groups than `limit`.
     """
 
     threads: tuple[ThreadStatistics, ...]
@@ -105,7 +104,7 @@ class Budget:
 
     Attributes:
         scope: `tenant`, `user`, `agent` or `key`.
-        name: The tenant, user, agent or key. The budget `*` applies to each that has no budget of its own.
+        name: The tenant, user, agent or key. `*` is the budget of each owner without a budget of its own.
         amount: Cost at which further calls are refused, in the currency of prices.
         spent: Recorded cost of today's calls; `None` for `*`.
     """
@@ -303,18 +302,16 @@ class Price:
 class Run:
     """One row of `runs`: one invocation of a graph on a thread.
 
-    A run that is invoked again under its id, by a server's retry or after a crash, keeps its row. Steps, tokens and
-    cost are summed over all attempts; a repeated superstep counts twice. Status, times, error and output are those of
-    the last attempt. The input is that of the last attempt that had an input. The spans of all attempts are kept, each
-    under its own root span.
+    A run that is invoked again under its id keeps its row. Steps, tokens and cost are summed over all attempts. Status,
+    times, error and output are those of the last attempt. Each attempt has its own root span.
 
     Attributes:
         thread_id: The thread.
         run_id: The run's id: the root callback's id, or the one named by the config.
         attempt: 1, plus 1 for each repeated invocation of the same run.
         status: `pending`, `running`, `interrupted`, `success`, `error`, `cancelled` or `timeout`.
-        is_crashed: Whether the run's process has died. The row's status is `running`, until another process sets it to
-            `error` of type `ProcessDied` or `WorkerDied`.
+        is_crashed: Whether the run's process has died. The status stays `running` until another process sets it to
+            `error`.
         agent: The graph or agent.
         tenant_id: The tenant, if the config named one.
         user_id: The user, if the config named one.
@@ -432,7 +429,7 @@ class Costs:
         by_day: Model calls by day (UTC), the first day first. Days without calls are left out.
         by_model: Model calls by provider and model, the most expensive first.
         by_agent: Runs that started in this period, by agent, the most expensive first. Empty if one model is chosen.
-        by_user: Runs that started in this period, by user, in the same form.
+        by_user: Runs that started in this period, by user, the most expensive first. Empty if one model is chosen.
     """
 
     total: Usage
@@ -606,8 +603,8 @@ class TimelineSpan:
         model: The model.
         tool_call_id: For a tool span, the model's tool call.
         input_tokens: Input tokens of the span and the spans below it.
-        output_tokens: Output tokens of the same spans.
-        cost: Cost of the same spans; `None` if none of them has a cost.
+        output_tokens: Output tokens of the span and the spans below it.
+        cost: Cost of the span and the spans below it; `None` if no span has a cost.
         error_type: Qualified name of the exception.
         error_message: The first 400 characters of the exception's message.
     """
@@ -644,11 +641,11 @@ class Timeline:
         spans: The spans of the window.
         offset: Number of spans before the window.
         total: Number of spans in the timeline.
-        errors: Number of spans that failed, including those that a filter leaves out of the timeline.
+        errors: Number of spans that failed, also those that the filters leave out.
         attempts: Start times of the run's attempts.
         started_at: Start of the first span; `None` if there is none.
         ended_at: End of the span that ended last; `None` if none has ended.
-        next_since: Start of the first span that is left out because the run has more than 20,000; else `None`.
+        next_since: Start of the first span after this timeline; `None` if the run has at most 20,000 spans.
     """
 
     spans: tuple[TimelineSpan, ...]
@@ -671,7 +668,7 @@ class ToolStatistics:
         running: Calls without an outcome yet.
         errors: Calls that failed.
         unknown: Calls of unknown outcome, as the tool ledger records them: timed out or cut off.
-        error_rate: Errors among the calls that have an outcome, 0 to 1; `None` if there is none.
+        error_rate: Share of errors among calls with an outcome, 0 to 1; `None` without such calls.
         mean: Mean seconds of a finished call; `None` if none has finished.
         p50: Median seconds of a finished call.
         p95: 95th percentile of these seconds.
@@ -721,7 +718,7 @@ class ToolExecution:
         alive_until: Time until which that process counts as alive; `None` if another process, or a person, settled the
             outcome.
         started_at: Start time of the last attempt, by the database's clock.
-        ended_at: Time of its outcome.
+        ended_at: Time at which the outcome was stored.
         arguments: The tool's arguments.
         preview: The beginning of the result, as text.
         error_type: Qualified name of the exception.
@@ -759,7 +756,7 @@ class ToolExecution:
     def token(self) -> str:
         """The token that the tool got from `current_execution()`.
 
-        If the tool passes it to an external system, search for it there to find out whether the action was done.
+        If the tool passes the token to another system, a search there shows whether the action was done.
         """
         return action_token(self.origin_thread_id or self.thread_id, self.tool, self.idempotency_key)
 

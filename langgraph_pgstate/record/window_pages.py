@@ -29,15 +29,10 @@ _PAGE: Final = 100
 
 @dataclass(slots=True)
 class Pages:
-    """The part of a conversation that is read so far.
+    """The part of a conversation that is read so far: the first messages (`head`) and the last messages (`tail`).
 
     Attributes:
-        address: The checkpoint.
-        channel: The channel.
-        revision: The revision of the checkpoint's row.
-        left: The messages between `head` and `tail`, which are not read yet, in groups of adjacent messages.
-        head: The first messages.
-        tail: The last messages.
+        left: The messages between `head` and `tail`, in groups of adjacent messages.
         page: Minimum number of messages that the next reading adds.
     """
 
@@ -66,10 +61,7 @@ async def open_pages(
 ) -> Pages | None:
     """Return the first and the last page of a channel, or the whole channel if it is not stored message by message.
 
-    Usually at most three round trips. DeltaChannels and states of older versions need more.
-
-    Returns:
-        The pages; `None` if the checkpoint was deleted or replaced meanwhile.
+    Return `None` if the checkpoint was deleted or replaced meanwhile.
 
     Raises:
         NotFoundError: If the address names a checkpoint that does not exist.
@@ -102,10 +94,7 @@ async def open_pages(
 
 
 async def read_older(db: Connection, queries: Queries, codec: ValueCodec, pages: Pages) -> bool:
-    """Read another page, twice as long as the one before. Return whether the checkpoint is unchanged.
-
-    One round trip.
-    """
+    """Read another page, twice as long as the page before. Return whether the checkpoint is unchanged."""
     first, count = len(pages.left), 0
     while first and count < pages.page:
         first -= 1

@@ -30,10 +30,9 @@ class WindowOptions(TypedDict, total=False):
         keep: Messages that are never left out, even if they exceed a limit. `system`: the system messages at the
             beginning of the conversation. `first_human` and `last_human`: the first and the last message of a person.
             `last`: the last message, with its tool calls and results. By default all but `first_human`. With
-            `last_human`, a window that reaches back beyond a person's last message begins with an earlier message of a
-            person, so that it does not begin in the middle of an answer.
-        token_counter: Counter of the tokens of a list of messages: a function, such as `len`, or a chat model; by
-            default `approximate`, LangChain's approximation. It is called directly, also by async methods.
+            `last_human`, a window that begins before a person's last message begins with a message of a person.
+        token_counter: Counts the tokens of a list of messages: a function, such as `len`, or a chat model; by default
+            `approximate`, LangChain's approximation.
     """
 
     max_tokens: int | None
@@ -101,9 +100,8 @@ def counter_of(counter: Any) -> TokenCounter:
 def window(messages: Sequence[Any], **options: Unpack[WindowOptions]) -> list[BaseMessage]:
     """Return the newest messages that fit a budget, and messages that are always kept, in their order.
 
-    Tool calls stay with their results. If the messages since a person's last message exceed the budget, LangChain's
-    `trim_messages` keeps only system messages. This function still keeps the messages that `keep` names. A second call
-    on the result changes nothing.
+    Tool calls stay with their results. Unlike LangChain's `trim_messages`, this function keeps the messages that `keep`
+    names even if they exceed the budget. A second call on the result changes nothing.
 
     Args:
         messages: The conversation, oldest first. It is not changed.
@@ -121,10 +119,7 @@ def window(messages: Sequence[Any], **options: Unpack[WindowOptions]) -> list[Ba
 class Window:
     """The function `window` as an edit of LangChain's `ContextEditingMiddleware`: `edits=[Window(max_tokens=8000)]`.
 
-    Attributes:
-        max_tokens: See `WindowOptions`. The middleware counts the tokens.
-        max_messages: See `WindowOptions`.
-        keep: See `WindowOptions`.
+    The attributes are those of `WindowOptions`. The middleware counts the tokens.
     """
 
     max_tokens: int | None = None
@@ -154,8 +149,8 @@ def choose(
         head: The first messages; empty if `tail` has the whole conversation.
         tail: The last messages.
         budget: The limits.
-        is_whole: Whether no messages lie between `head` and `tail`. If it is false, `head` must include all messages
-            that are kept from the beginning of the conversation.
+        is_whole: Whether no messages lie between `head` and `tail`. If false, `head` must include all messages that are
+            kept from the beginning of the conversation.
     """
     known = [*head, *tail]
     if is_whole and budget.fits(known):
@@ -176,7 +171,7 @@ def choose(
     def shown(cut: int) -> list[BaseMessage]:
         return [known[place] for place in sorted(pinned) if place < cut] + known[cut:]
 
-    # Find the earliest position from which the messages fit. The last position is taken even if they do not fit.
+    # Find the earliest position from which the messages fit; if there is none, take the last position.
     ends = [*cuts, len(known)]
     if "last" in budget.keep and cuts:
         ends = cuts
@@ -193,14 +188,14 @@ def choose(
 
 
 def needs_more(head: Sequence[BaseMessage], keep: Collection[str]) -> bool:
-    """Return whether messages after `head` may be among those that are kept from the beginning of the conversation."""
+    """Return whether `head` may lack messages that are kept from the beginning of the conversation."""
     if "first_human" in keep:
         return not any(map(_is_human, head))
     return "system" in keep and all(isinstance(message, SystemMessage) for message in head)
 
 
 def _pinned(messages: Sequence[BaseMessage], keep: Collection[str]) -> set[int]:
-    """Return the positions of messages at the beginning that are kept."""
+    """Return the positions of messages that are kept from the beginning of the conversation."""
     pinned: set[int] = set()
     if "system" in keep:
         for place, message in enumerate(messages):
@@ -219,8 +214,8 @@ def _is_human(message: BaseMessage) -> bool:
 def _cuts(messages: Sequence[BaseMessage], start: int, *, is_whole: bool) -> list[int]:
     """Return the positions at which a window may begin without separating a tool call from its results.
 
-    If a tool result was read but its call was not, no position up to the result is returned: a window that begins there
-    might lack the call. If the whole conversation was read, the call does not exist, and the result stands alone.
+    If the call of a result was not read, no position up to the result is returned. If the whole conversation was read,
+    such a result has no call and stands alone.
     """
     called: dict[str, int] = {}
     # For each message, the position of the first message that must stay with it.
