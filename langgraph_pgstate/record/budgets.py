@@ -63,7 +63,7 @@ def request_budget(amount: Decimal | float | str | None, **owner: str | None) ->
 
 
 async def put_budget(db: Connection, queries: Queries, budget: dict[str, Any]) -> None:
-    """Store a budget, or delete it if it has no amount. One statement; safe to repeat."""
+    """Store a budget. A budget without an amount is deleted. One statement; safe to repeat."""
     if budget["amount"] is None:
         await db.execute(queries.delete_budget, {"scope": budget["scope"], "name": budget["name"]})
     else:

@@ -110,7 +110,7 @@ async def check_not_done(
     checkpoint_id: str | None = None,
     run_id: str | None = None,
 ) -> None:
-    """Raise an error if a person has already done an action. Call it in the action's transaction, before `note_action`.
+    """Raise an error if a person has already done an action. Call this before `note_action`, in one transaction.
 
     The action is locked until the transaction ends. If two persons do the same at once, the second person waits for the
     first and is refused.

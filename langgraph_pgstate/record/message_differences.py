@@ -83,7 +83,7 @@ class Change(NamedTuple):
 
 
 def change_of(row: Sequence[Any]) -> Change:
-    """Return the change that a row of `get_message_changes` holds, without its checkpoint."""
+    """Return the change in a row of `get_message_changes`, without the checkpoint."""
     message_id, channel, change, position, *columns = row
     return Change(message_id, channel, change, position, _mark(columns))
 

@@ -143,7 +143,7 @@ def message_row(message: BaseMessage) -> dict[str, Any]:
             calls, usage = message.tool_calls, message.usage_metadata or {}
         elif isinstance(message, ToolMessage):
             call_id = message.tool_call_id
-    # Convert value by value, because most need no conversion.
+    # Convert value by value, because most values need no conversion.
     return {
         "role": _safe(message.type),
         "agent": _safe(message.name),
@@ -228,7 +228,7 @@ def _ordinals(change: ListChange) -> list[int]:
 
 
 def content_id(message: BaseMessage) -> str:
-    """Return an id derived from a message's content. Unlike the codec's fingerprints, it is equal in all processes."""
+    """Return an id derived from a message's content. All processes derive the same id, unlike fingerprints."""
     return xxhash.xxh3_128_hexdigest(orjson.dumps(to_json(message.__dict__)[0]))
 
 

@@ -257,7 +257,7 @@ class AsyncMessages:
         channel: str = _CHANNEL,
         **options: Unpack[WindowOptions],
     ) -> list[BaseMessage]:
-        """Return the window of a thread's messages for a model, as the function `window` chooses it.
+        """Return the newest messages of a thread that fit a budget, chosen as by the function `window`.
 
         Messages are read from the state, newest first, a page at a time, until no more fit. A DeltaChannel is read as a
         whole.

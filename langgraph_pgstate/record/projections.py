@@ -173,7 +173,7 @@ class _UnfitError(Exception):
 
 
 def _projected(value: Any, channel: str, checkpoint_id: str) -> Any:
-    """Return a channel's value as JSON, or a reference to it."""
+    """Return a channel's value as JSON, or a reference to the value."""
     try:
         plain = _plain(value, 0)
         if len(orjson.dumps(to_json(plain)[0])) <= _MAX_BYTES:

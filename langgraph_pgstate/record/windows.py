@@ -51,7 +51,7 @@ class Budget:
     count: TokenCounter
 
     def fits(self, messages: list[BaseMessage]) -> bool:
-        """Return whether some messages are within the limits."""
+        """Return whether the messages are within the limits."""
         if self.max_messages is not None and len(messages) > self.max_messages:
             return False
         return self.max_tokens is None or not messages or self.count(messages) <= self.max_tokens

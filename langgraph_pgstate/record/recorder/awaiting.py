@@ -16,10 +16,10 @@ async def _coroutine() -> None:
 class Awaited(functools.partial[Any]):
     """A callback that LangChain's async managers await and its blocking managers call.
 
-    Async managers await a callback that `inspect.iscoroutinefunction` accepts. Python tests the function that a partial
-    wraps, so this partial wraps a coroutine function. Blocking managers run a returned coroutine in another thread and
-    block the event loop meanwhile, so this callback returns an awaitable that is no coroutine. LangGraph uses blocking
-    managers even on an event loop, for the function of a conditional edge.
+    Async managers await a callback that `inspect.iscoroutinefunction` accepts. For a partial, Python tests the wrapped
+    function, so this partial wraps a coroutine function. Blocking managers run a returned coroutine in another thread
+    and block the event loop meanwhile, so this callback returns an awaitable that is no coroutine. LangGraph uses
+    blocking managers even on an event loop, for the function of a conditional edge.
     """
 
     _callback: Callable[..., Awaitable[None]]
@@ -42,7 +42,7 @@ class _Nothing:
 
 
 class Mark:
-    """An awaitable that, once it is awaited, marks its run as one whose callbacks are awaited."""
+    """An awaitable that sets `is_awaited` of a run."""
 
     def __init__(self, run: RunRecord) -> None:
         self._run = run
@@ -54,7 +54,7 @@ class Mark:
 
 
 class Later:
-    """An awaitable that calls `begin` only when it is awaited, and then awaits the result."""
+    """An awaitable that calls `begin` when awaited, and not before."""
 
     def __init__(self, begin: Callable[[], Awaitable[None]]) -> None:
         self._begin = begin

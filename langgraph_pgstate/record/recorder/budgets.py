@@ -72,7 +72,7 @@ class Budgets:
     """The check of budgets before model calls. Thread-safe.
 
     All runs of a process are counted together. A call in progress is assumed to cost as much as the last call of the
-    same model; when it has ended, its real cost is counted. Costs of other processes are read from the record, at most
+    same model. After the call, the real cost is counted. Costs of other processes are read from the record, at most
     every two seconds.
     """
 
@@ -205,7 +205,7 @@ def owners_of(run: RunRecord) -> tuple[Owner, ...]:
 class BudgetGuard(BaseCallbackHandler):
     """A callback handler that refuses model calls if a budget is used up.
 
-    It is separate from the recorder, because an error of this handler ends the run. An error of the recorder must not.
+    Errors of this handler end the run. Errors of the recorder must not, so the recorder is another handler.
 
     Args:
         check: Called with the id of the span that makes a call, the id of the call and the name of the model. Raises an

@@ -237,7 +237,7 @@ class RecordingHandler(GraphCallbackHandler):
         self._tracker.resumed(event.run_id, event.checkpoint_id, "|".join(event.checkpoint_ns).rstrip("|"))
 
     def _ended(self, run: RunRecord | None) -> None:
-        """Handle the end of a span, and of its run if one is given. Does not wait."""
+        """Handle the end of a span, and of its run if `run` is given. Does not wait."""
 
     def _begin_llm(
         self,
@@ -288,7 +288,7 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
     bound: Any = graph.with_config(callbacks=[*handlers])
     kind: Any = type(bound)
     if not isinstance(bound, _Recorded):
-        # The graph is copied as `Pregel.copy` does it.
+        # Copy the graph as `Pregel.copy` does.
         given = {name: value for name, value in vars(bound).items() if name != "__orig_class__"}
         bound = _recorded(kind)(**given)
     made: G = bound
@@ -345,7 +345,7 @@ class _Recorded:
 class _OwnerNote(BaseCallbackHandler):
     """A callback handler that passes the owner in `configurable` to a graph's recorders when a run begins.
 
-    The owner is not passed as metadata: streams and tracers show metadata, and inner graphs store it as their own.
+    The owner is not passed as metadata, because streams and tracers show metadata.
     """
 
     run_inline = True

@@ -77,7 +77,7 @@ class Tracker:
         metadata: Mapping[str, Any] | None,
         input: Any,
     ) -> SpanRecord | None:
-        """Begin a span. Return `None` if it is hidden or its run has ended."""
+        """Begin a span. Return `None` if the span is hidden or the run has ended."""
         metadata = metadata or {}
         labels = self._labels.pop(id, {}) if self._labels else {}
         parent = self._open.get(parent_id) if parent_id is not None else None
@@ -131,7 +131,7 @@ class Tracker:
 
         Args:
             id: The run's own span.
-            metadata: Metadata of the run, which take precedence.
+            metadata: Metadata of the run, which takes precedence.
             labels: Values of `configurable`, which callbacks do not see.
         """
         span = self._open.get(id)
@@ -423,7 +423,7 @@ class Tracker:
 
 
 def _fork_of(request: PutRequest, source: str | None, run: RunRecord | None) -> dict[str, Any] | None:
-    """Return a fork event if a checkpoint is possibly not the first child of its parent, else `None`."""
+    """Return a fork event if the parent of a checkpoint may have an earlier child, else `None`."""
     address, parent = request.address, request.parent
     if parent is None or not parent.checkpoint_id or source not in _MAY_FORK:
         return None

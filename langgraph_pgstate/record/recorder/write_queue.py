@@ -27,7 +27,7 @@ _TAKEN_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Pending:
-    """Records that are being written, with the versions of their rows. `is_complete`: whether none was left out."""
+    """Records that are being written, with the versions of their rows. `is_complete`: whether no record is left out."""
 
     journal_entry: JournalEntry
     runs: list[tuple[RunRecord, int]] = field(default_factory=list)
@@ -120,7 +120,7 @@ class WriteQueue:
         put: tuple[str, int | None] | None = None,
         journal_entry: JournalEntry | None = None,
     ) -> Pending | None:
-        """Return a run's rows for a journal entry. The caller must `acknowledge` them once they are committed.
+        """Return a run's rows for a journal entry. The caller must `acknowledge` the rows after the commit.
 
         Args:
             with_run: Whether to return the run's own row if it has changed. By default, only a new row is returned.
@@ -144,7 +144,7 @@ class WriteQueue:
         return pending if pending.journal_entry else None
 
     def acknowledge(self, pending: Pending) -> None:
-        """Remove committed records from the queue. A record that changed since then stays."""
+        """Remove committed records from the queue. A record stays if it has changed since `pending` was made."""
         with self._lock:
             for run, version in pending.runs:
                 run.is_new = False

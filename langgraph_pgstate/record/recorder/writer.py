@@ -1,7 +1,7 @@
 """The writer of a recorder's queue, for the blocking and the async recorder.
 
-The writer awaits only its runner. With a blocking database it never suspends, so the blocking recorder runs it without
-an event loop.
+The writer awaits only its runner, which never suspends with a blocking database. So the blocking recorder needs no
+event loop.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Writer:
         return None
 
     async def write_end(self, run: RunRecord) -> bool:
-        """Commit the remaining rows of a run to the journal. On an error or timeout they are left to a later `write`.
+        """Commit the remaining rows of a run to the journal. After an error or timeout, a later `write` writes them.
 
         Returns:
             Whether the rows were sent: false if there are no rows, or too many for one entry.
