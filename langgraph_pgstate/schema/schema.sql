@@ -1773,7 +1773,8 @@ COMMENT ON COLUMN /*schema*/tool_executions.preview IS 'beginning of the result 
 COMMENT ON COLUMN /*schema*/tool_executions.error_type IS 'exception';
 COMMENT ON COLUMN /*schema*/tool_executions.error_message IS 'message of the exception';
 COMMENT ON COLUMN /*schema*/tool_executions.answers IS
-    'number of answers to interrupts of its task that were used to settle it';
+    'number of answers to interrupts of its task that were used to settle it; -1 if a person has settled it outside of the '
+    'task, until the task calls it again';
 COMMENT ON COLUMN /*schema*/tool_executions.compensates IS 'idempotency_key of the action that this one takes back';
 COMMENT ON COLUMN /*schema*/tool_executions.compensated_at IS 'time it was taken back';
 COMMENT ON COLUMN /*schema*/tool_executions.origin_thread_id IS 'thread it was begun on, if a fork or copy brought it';

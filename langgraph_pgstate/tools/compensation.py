@@ -15,6 +15,7 @@ from langgraph_pgstate.tools.action_runner import ActionRunner
 from langgraph_pgstate.tools.executions import Intent
 from langgraph_pgstate.tools.intents import ToolCall, arguments_json, new_intent_id
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
+from langgraph_pgstate.tools.recorded import GIVEN_UP
 from langgraph_pgstate.tools.results import ParentAnswer, restore
 
 _PREFIX = "compensate:"
@@ -104,7 +105,9 @@ async def _compensate(
     call = ToolCall(intent, compensator.policy, lambda: compensator.function(effect, answer))
     try:
         await runner.perform(call)
-    except ToolFailedError:
+    except ToolFailedError as error:
+        if error.error_type == GIVEN_UP:
+            raise
         # The compensation failed in an earlier call, so this call tries again.
         await runner.recorded.settle(thread_id, intent.idempotency_key, "retry", None)
         await runner.perform(call)

@@ -25,6 +25,9 @@ PARENT_RESULT: Final = "parent/"
 UNSTORABLE_RESULT: Final = "none/"
 # Prefix of the type of a result whose bytes are compressed and have a checksum. Earlier versions stored no such prefix.
 FRAMED_RESULT: Final = "frame/"
+# Number of used resume values of an action that a person has settled and that was not called since: all values that its
+# task has then been given were given to this action or to earlier ones.
+ALL_ANSWERS: Final = -1
 _COLUMNS = len(fields(ToolExecution))
 # The maximum of PostgreSQL's timeouts in milliseconds, 24 days.
 _LONGEST_LIMIT = 2**31 - 1
@@ -112,7 +115,7 @@ class Recorded:
         execution: The public columns.
         fingerprint: Fingerprint of the model's request.
         intent_id: Id of the last attempt.
-        answers: Number of the task's resume values that are used up after the action.
+        answers: Number of the task's resume values that are used up after the action, or `ALL_ANSWERS`.
         is_expired: Whether `alive_until` has passed.
         result_type: Type of the encoded result.
         result: The encoded result.
@@ -277,6 +280,16 @@ async def settle(
         return True
     now = await get(db, queries, **key)
     return now is not None and now.intent_id == intent_id
+
+
+async def note_answers(db: Connection, queries: Queries, seen: Recorded, answers: int) -> bool:
+    """Replace `ALL_ANSWERS` of a settled action by the number of resume values. One statement; safe to repeat.
+
+    Returns:
+        Whether the outcome is unchanged since it was read.
+    """
+    key = {"thread_id": seen.execution.thread_id, "idempotency_key": seen.execution.idempotency_key}
+    return await db.execute(queries.note_answers, {**key, "intent_id": seen.intent_id, "answers": answers}) > 0
 
 
 async def mark_unknown(db: Connection, queries: Queries, seen: Recorded, *, is_gone: bool) -> bool:

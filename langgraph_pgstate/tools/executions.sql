@@ -101,6 +101,11 @@ WITH ended AS (
 )
 SELECT attempt FROM ended;
 
+-- name: note_answers
+-- Store how many resume values the task of a settled action had been given when it called the action again.
+UPDATE /*schema*/tool_executions SET answers = :answers::integer
+WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_id = :intent_id;
+
 -- name: mark_tool_execution_unknown
 -- Record that the process of an action has died. If it turns out to be alive, it may still write the outcome.
 UPDATE /*schema*/tool_executions SET status = 'unknown'
@@ -157,7 +162,7 @@ WHERE thread_id = :thread_id AND idempotency_key = ANY(:idempotency_keys::text[]
 -- name: get_task_interrupts
 -- Return the number of resume values that a task's settled executions have used, and which of its executions have no
 -- outcome.
-SELECT coalesce(max(answers), 0), array_agg(idempotency_key || '#' || attempt ORDER BY idempotency_key)
+SELECT greatest(max(answers), 0), array_agg(idempotency_key || '#' || attempt ORDER BY idempotency_key)
     FILTER (WHERE status IN ('running', 'unknown', 'timeout'))
 FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND task_id = :task_id;

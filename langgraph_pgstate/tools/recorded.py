@@ -6,7 +6,7 @@ Blocking and async callers share this code. It awaits only its executor and a co
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from langgraph.errors import GraphBubbleUp
 
@@ -22,12 +22,15 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.process_identity import holder_id, is_known_dead
 from langgraph_pgstate.record.types import ToolExecution
 from langgraph_pgstate.tools import executions as tool_executions
-from langgraph_pgstate.tools.executions import Intent, Outcome, Recorded
+from langgraph_pgstate.tools.executions import ALL_ANSWERS, Intent, Outcome, Recorded
 from langgraph_pgstate.tools.executor import Executor, is_under_way
 from langgraph_pgstate.tools.intents import ToolCall, new_intent_id
 from langgraph_pgstate.tools.interrupts import DECISIONS, answers_given, ask, skip_answers
 from langgraph_pgstate.tools.policy import Happened, ToolSettings
 from langgraph_pgstate.tools.results import ParentAnswer, restore, success
+
+GIVEN_UP: Final = "decision"
+"""The error type of an action that a person has given up. No exception has this type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,11 @@ class RecordedActions:
             ToolFailedError: If the action failed before, and its policy does not run it again.
         """
         execution, policy, answers = recorded.execution, call.policy, answers_of(recorded, call.intent)
+        if answers == ALL_ANSWERS:
+            answers = answers_given()
+            is_over = execution.status in ("success", "error")
+            if is_over and not await self._executor.run_or_stop(tool_executions.note_answers, recorded, answers):
+                return None
         if execution.status == "success":
             skip_answers(answers)
             result = self._restore(recorded)
@@ -70,7 +78,8 @@ class RecordedActions:
             skip_answers(answers)
             return TakeOver(recorded, answers)
         if execution.status == "error":
-            if policy.on_error == "retry" and execution.attempt < policy.retry.attempts:
+            is_given_up = execution.error_type == GIVEN_UP
+            if policy.on_error == "retry" and execution.attempt < policy.retry.attempts and not is_given_up:
                 return TakeOver(recorded, answers)
             skip_answers(answers)
             if recorded.result is not None:
@@ -142,7 +151,7 @@ class RecordedActions:
         if decision == "done":
             return await self._conclude(call, recorded, Happened(result), answers)
         if await self._settle(recorded, self._decided(recorded, decision, result), answers):
-            raise call.intent.error(ToolFailedError, "decision", "a person settled it as failed")
+            raise call.intent.error(ToolFailedError, GIVEN_UP, "a person settled it as failed")
         return None
 
     async def _conclude(self, call: ToolCall, recorded: Recorded, happened: Happened, answers: int) -> Happened | None:
@@ -177,9 +186,10 @@ class RecordedActions:
             reason = f"cannot be settled: its status is {status}"
             raise AlreadySettledError(thread_id, key, recorded.execution.tool, reason)
         is_same = seen is None or seen == recorded.execution
-        if not is_same or not await self._settle(
-            recorded, self._decided(recorded, decision, result), recorded.answers, by
-        ):
+        # If the task waits in an interrupt of this action, the next answer to the task belongs to this interrupt, and
+        # not to the interrupt that follows. Of a failed action, the task may have got further.
+        answers = recorded.answers if status == "error" else ALL_ANSWERS
+        if not is_same or not await self._settle(recorded, self._decided(recorded, decision, result), answers, by):
             raise AlreadySettledError(thread_id, key, recorded.execution.tool, "has just changed; read it again")
 
     def _decided(self, recorded: Recorded, decision: str, result: Any) -> Outcome:
@@ -187,7 +197,7 @@ class RecordedActions:
             return success(self._codec, self._settings, recorded.execution.tool, result)
         if decision == "retry":
             return Outcome("pending")
-        return Outcome("error", error_type="decision", error_message="a person settled it as failed")
+        return Outcome("error", error_type=GIVEN_UP, error_message="a person settled it as failed")
 
     async def _settle(self, recorded: Recorded, outcome: Outcome, answers: int, by: str | None = None) -> bool:
         return await self._executor.run_or_stop(

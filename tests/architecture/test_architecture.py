@@ -616,6 +616,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tools.executions.get": lambda bench: ("t", "key"),
     "tools.executions.finish": lambda bench: (bench.intent(), Outcome("success")),
     "tools.executions.mark_unknown": lambda bench: (bench.recorded(),),
+    "tools.executions.note_answers": lambda bench: (bench.recorded(), 1),
     "tools.executions.is_committed": lambda bench: (bench.intent(), 5.0),
     "tools.executions.limit_transaction": lambda bench: (5.0,),
     "tools.executions.renew": lambda bench: ("t", {"intent": "key"}, 15.0),

@@ -205,6 +205,66 @@ async def test_a_word_on_an_unknown_outcome_is_not_given_to_the_next_question(
     assert got == ["later"]
 
 
+@pytest.mark.parametrize("decision", ["done", "fail", "retry"])
+@pytest.mark.parametrize("is_begun", [True, False], ids=["unknown", "pending"])
+async def test_an_answer_to_what_another_person_has_settled_is_not_given_to_the_next_question(
+    bench: Bench, connection: psycopg.Connection, decision: str, is_begun: bool
+) -> None:
+    """One person settles it on a page, the other answers its interrupt in the chat."""
+    got: list[str] = []
+    settled_by: list[str] = []
+
+    def ship(order: str) -> str:
+        """Ship an order, which is asked for before if nothing was recorded."""
+        if not is_begun and not settled_by:
+            interrupt("may I?")
+        return "shipped"
+
+    once = bench.ledger.once(of_api(bench, ship), on_unknown="ask")
+    fail = [is_begun]
+
+    def body(state: Any) -> Any:
+        got.append(interrupt("before?"))
+        yield settled(once, "o1", bench.is_async)
+        if fail.pop() if fail else False:
+            raise OSError("after the effect")
+        got.append(interrupt("and now?"))
+        got.append(interrupt("sure?"))
+
+    graph = one_node(bench, body)
+    await bench.invoke(graph, ask(), thread())
+    if is_begun:
+        with pytest.raises(OSError, match="after"):
+            await bench.invoke(graph, Command(resume="first"), thread())
+        leave_behind(connection, bench.saver.schema)
+        await bench.invoke(graph, None, thread())
+    else:
+        await bench.invoke(graph, Command(resume="first"), thread())
+    ((key, status),) = rows(connection, bench.saver.schema, "idempotency_key, status")
+    assert status == ("unknown" if is_begun else "pending")
+    settled_by.append("Eve")
+    await bench.do(bench.ledger.settle, "t", key, decision, by="Eve")
+    state = await bench.invoke(graph, Command(resume="done"), thread())
+    assert state["__interrupt__"][0].value == "and now?"
+    for answer, question in (("later", "sure?"), ("yes", None)):
+        state = await bench.invoke(graph, Command(resume=answer), thread())
+        assert [one.value for one in state.get("__interrupt__", ())] == ([question] if question else [])
+    assert got[-3:] == ["first", "later", "yes"]
+
+
+async def test_what_a_person_has_given_up_is_not_retried(bench: Bench, connection: psycopg.Connection) -> None:
+    till = Till()
+    bench.ledger.policy("charge", on_unknown="ask", on_error="retry")
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await run_and_lose(bench, graph, connection)
+    await bench.invoke(graph, None, thread())
+    with pytest.raises(ToolFailedError, match="a person"):
+        await bench.invoke(graph, Command(resume="fail"), thread())
+    with pytest.raises(ToolFailedError, match="a person"):
+        await bench.invoke(graph, None, thread())
+    assert len(till.charged) == 1
+
+
 async def test_what_follows_what_is_on_record_is_asked_once_after_a_crash(bench: Bench) -> None:
     """The process died between the receipt and the task's end, and takes the answer to the tool's question along."""
     asked: list[str] = []
