@@ -33,7 +33,7 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.leases.starts import tool_starts
 from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.executions import Intent, Outcome
-from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue, Rest
+from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue, Rest, Unstarted
 from langgraph_pgstate.tools.intents import Execution, ToolCall, running_execution
 from langgraph_pgstate.tools.results import ParentAnswer, is_error
 
@@ -96,6 +96,8 @@ async def act(executor: Executor, call: ToolCall, execution: Execution) -> Any:
         # If the tool may not be repeated, its unknown outcome must end the run.
         overdue.is_final = not call.policy.may_repeat
         raise Raised(overdue, rest=abandoned.rest) from None
+    except Unstarted as unstarted:
+        raise Raised(unstarted.error, is_begun=False) from None
     except Exception as error:
         if call.refusal is None:
             raise Raised(error) from error

@@ -208,7 +208,9 @@ class ActionRunner:
             return False
         if recorded.execution.status in ("running", "unknown"):
             await self._write(replace(intent, intent_id=recorded.intent_id), outcome)
-        _unrecorded.pop(recorded.intent_id, None)
+        if recorded.execution.origin_thread_id is None:
+            # A fork or copy has the intent id of its source thread, which still needs the outcome.
+            _unrecorded.pop(recorded.intent_id, None)
         return True
 
     async def _catch_up(self, intent: Intent, is_saved: bool) -> None:

@@ -48,6 +48,18 @@ class Overdue(Exception):
     """A tool did not end within its timeout."""
 
 
+class Unstarted(Exception):
+    """Blocking code called an asynchronous function, of which no code has run.
+
+    Attributes:
+        error: The error to raise.
+    """
+
+    def __init__(self, error: ToolSetupError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Rest(Protocol):
     """A tool for which no caller waits any more."""
 
@@ -318,9 +330,11 @@ class BlockingExecutor(BlockingRunner, Executor):
         """Call a user's function, which must not be asynchronous."""
         answer = function()
         if inspect.isawaitable(answer):
+            error = ToolSetupError("an asynchronous function needs an asynchronous ledger (AsyncPGState)")
             if inspect.iscoroutine(answer):
                 answer.close()
-            raise ToolSetupError("an asynchronous function needs an asynchronous ledger (AsyncPGState)")
+                raise Unstarted(error)
+            raise error
         return answer
 
     async def act(self, function: Callable[[], Any], seconds: float | None) -> Any:

@@ -298,6 +298,11 @@ def _own_key(tool: str, policy: ToolPolicy, arguments: Mapping[str, Any]) -> str
     value = policy.key(arguments)
     if value is None or value == "":
         raise ConfigurationError(f"the key function of {tool} returned {value!r}: an action needs a key")
+    if not _is_lasting(value):
+        raise ConfigurationError(
+            f"the key function of {tool} returned {value!r}, which another process would write differently: a key must "
+            "be a text, a number, or a tuple of these"
+        )
     return f"{tool}:{value}"
 
 
@@ -381,6 +386,16 @@ def _lasting(value: Any, depth: int = 0) -> Any:
         return sorted((_lasting(item, depth + 1) for item in value), key=orjson.dumps)
     plain = to_json(value)[0]
     return plain if kind is str or not isinstance(plain, str) else _ADDRESS.sub("", plain)
+
+
+def _is_lasting(value: Any, text_of: Callable[[Any], str] = str) -> bool:
+    """Return whether the text of a value is equal in every process: it has no sets and no memory addresses."""
+    if isinstance(value, str):
+        return True
+    if isinstance(value, Mapping | list | tuple):
+        parts = value.items() if isinstance(value, Mapping) else value
+        return all(_is_lasting(part, repr) for part in parts)
+    return not isinstance(value, set | frozenset) and _ADDRESS.search(text_of(value)) is None
 
 
 def _digest(value: Any) -> str:

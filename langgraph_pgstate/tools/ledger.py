@@ -73,6 +73,8 @@ class _Ledger:
         # The function's name by the tool's name, if the two differ.
         self._functions: dict[str, str] = {}
         self._compensators: dict[str, Compensator] = {}
+        # Module and qualified name of each function that `once` has wrapped without `name=`, by its name.
+        self._places: dict[str, tuple[str, str]] = {}
 
     def policy(self, tool: str | None = None, /, **terms: Any) -> Callable[[AnyTool], AnyTool]:
         """Set the policy of a tool.
@@ -126,11 +128,12 @@ class _Ledger:
 
         Args:
             function: The function.
-            name: The name in the ledger; by default the function's name.
+            name: The name in the ledger; by default the function's name. Functions of one name share their keys, so
+                another function of this name, or a function without a name, needs `name`.
             terms: Attributes of `ToolPolicy`.
 
         Raises:
-            ConfigurationError: If a term is unknown, or two terms conflict.
+            ConfigurationError: If a term is unknown, two terms conflict, or `name` must be given.
 
         Example:
             >>> @ledger.once(key=lambda args: args["order_id"])
@@ -138,7 +141,12 @@ class _Ledger:
         """
         if function is None:
             return functools.partial(self.once, name=name, **terms)
-        return self._wrapped(function, name or _name_of(function), terms)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ArgumentTypeError(f"{_name_of(function)} must not be a generator function, which runs after its call")
+        wrapped = self._wrapped(function, name or _name_of(function), terms)
+        if name is None:
+            self._check_name(function)
+        return wrapped
 
     def budget(self, *, max_steps: int | None = None, max_tokens: int | None = None) -> Budget:
         """Return a callback handler that ends a run with `RunBudgetExceededError` when its budget is used up.
@@ -159,6 +167,21 @@ class _Ledger:
             ConfigurationError: If langchain is not installed.
         """
         return middleware_of(self)
+
+    def _check_name(self, function: Callable[..., Any]) -> None:
+        """Check that a function's name distinguishes its actions from those of other functions.
+
+        Raises:
+            ConfigurationError: If it does not.
+        """
+        name, place = _name_of(function), (getattr(function, "__module__", ""), getattr(function, "__qualname__", ""))
+        if not place[1] or "<lambda>" in name:
+            raise ConfigurationError(f"name=... must be given for {function!r}, which has no name of its own")
+        if self._places.setdefault(name, place) != place:
+            other = ".".join(self._places[name])
+            raise ConfigurationError(
+                f"name=... must be given for {'.'.join(place)}, because the actions of {other} have the name {name!r}"
+            )
 
     def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
         raise NotImplementedError

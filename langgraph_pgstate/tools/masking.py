@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -191,6 +192,9 @@ def read_result_tool(state: Any = None) -> BaseTool:
     def blocking(*args: Any, **kwargs: Any) -> str:
         return run_blocking(read_result(*args, **kwargs))
 
+    if ledger is not None:
+        # If the ledger shortened what the model reads, the model would only get one more reference.
+        ledger.policy(READ_RESULT, result_limit=sys.maxsize)
     is_async = isinstance(ledger, AsyncToolLedger)
     return StructuredTool.from_function(
         None if is_async else blocking,

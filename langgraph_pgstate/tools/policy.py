@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
+_MAX_DOUBLINGS: Final = 1000
 _KeyFunction = Callable[[Mapping[str, Any]], Any]
 """A function that returns an action's key from the tool's arguments."""
 
@@ -39,7 +40,7 @@ class ToolRetry:
 
     def seconds(self, attempt: int) -> float:
         """Return the seconds to wait after the failed attempt number `attempt`, from 1."""
-        return min(self.max_delay, self.delay * 2.0 ** (attempt - 1))
+        return min(self.max_delay, self.delay * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS))
 
 
 @dataclass(frozen=True, slots=True)

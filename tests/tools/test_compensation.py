@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 from langchain_core.tools import StructuredTool, tool
-from support.ledger import Bench, ask, calls, thread, tool_of
+from support.ledger import Bench, ask, calls, open_ledger, thread, tool_of
 
-from langgraph_pgstate.errors import NotFoundError, ToolOutcomeUnknownError
+from langgraph_pgstate.errors import NotFoundError, ToolFailedError, ToolOutcomeUnknownError
 from langgraph_pgstate.record.types import ToolExecution
 from tests.tools.test_action_runner import divide, past_of
 from tests.tools.test_ledger import CHARGE, Till
@@ -264,3 +264,38 @@ async def test_an_effect_is_taken_back_on_the_thread_it_was_made_on(bench: Bench
     assert report.is_complete
     report = await bench.do(bench.ledger.compensate, "t")
     assert (len(report.compensated), report.elsewhere, refunded) == (1, (), ["u", "t"])
+
+
+async def test_a_compensation_that_a_person_has_given_up_is_not_tried_again(
+    bench: Bench, connection: psycopg.Connection
+) -> None:
+    shop = Shop(bench)
+    await bench.invoke(shop.graph(), ask(), thread())
+    connection.execute(
+        f"""INSERT INTO {bench.saver.schema}.tool_executions (thread_id, idempotency_key, tool, status, arguments,
+        compensates) VALUES ('t', 'compensate:call_1', 'refund', 'unknown', '{{}}', 'call_1')"""
+    )
+    await bench.do(bench.ledger.settle, "t", "compensate:call_1", "fail", by="Eve")
+    report = await bench.do(bench.ledger.compensate, "t")
+    assert [(effect.idempotency_key, type(error)) for effect, error in report.failed] == [("call_1", ToolFailedError)]
+    assert "call_1" not in [effect.idempotency_key for effect in report.compensated]
+
+
+def test_an_asynchronous_compensation_of_a_blocking_ledger_has_not_begun(dsn: str, schema: str) -> None:
+    def charge(order: str) -> str:
+        """Charge a card."""
+        return "charged"
+
+    async def later(execution: Any, result: Any) -> str:
+        return "refunded"
+
+    def refund(execution: Any, result: Any) -> str:
+        return "refunded"
+
+    with open_ledger(dsn, schema) as (saver, ledger):
+        tool = tool_of(Bench(saver, ledger), "charge", charge)
+        ledger.compensate(later)(tool)
+        Bench(saver, ledger).agent([tool], CHARGE).invoke(ask(), thread())
+        assert "asynchronous" in str(ledger.compensate("t").failed[0][1])
+        ledger.compensate(refund)(tool)
+        assert len(ledger.compensate("t").compensated) == 1

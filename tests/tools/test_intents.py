@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypedDict
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -147,6 +148,44 @@ async def test_a_key_of_the_arguments_says_what_the_action_is(bench: Bench) -> N
     await bench.invoke(graph, ask(), thread("u"))
     assert till.charged == ["o1", "o1"]
     assert len(set(till.tokens)) == 2
+
+
+class Order:
+    """An object whose text is its address."""
+
+
+class Named(Order):
+    def __str__(self) -> str:
+        return "o1"
+
+
+def _later(args: Any) -> Any:
+    async def key() -> str:
+        return str(args["order"])
+
+    coroutine = key()
+    coroutine.close()
+    return coroutine
+
+
+@pytest.mark.parametrize(
+    "key", [lambda args: {"o1", "o2"}, lambda args: ("a", {"o1"}), lambda args: Order(), lambda args: [Order()], _later]
+)
+async def test_a_key_that_another_process_would_write_differently_is_refused(bench: Bench, key: Any) -> None:
+    till = Till()
+    bench.ledger.policy("charge", key=key)
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    with pytest.raises(ConfigurationError, match="another process"):
+        await bench.invoke(graph, ask(), thread())
+    assert till.charged == []
+
+
+@pytest.mark.parametrize("key", [17, 1.5, ("o1", 2), {"a": ["o1"]}, UUID(int=1), Named(), "look at 0x1F"])
+async def test_a_key_may_have_any_lasting_text(bench: Bench, key: Any) -> None:
+    till = Till()
+    bench.ledger.policy("charge", key=lambda args: key)
+    await bench.invoke(bench.agent([tool_of(bench, "charge", till.charge)], CHARGE), ask(), thread())
+    assert (await bench.do(bench.ledger.get, "t", f"charge:{key}")).status == "success"
 
 
 async def test_parallel_calls_are_actions_of_their_own(bench: Bench) -> None:

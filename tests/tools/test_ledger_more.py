@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,13 @@ from support import run_children
 from support.ledger import LEDGERS, Bench, agent_graph, ask, calls, open_bench, open_ledger, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ToolOvertakenError, ToolSetupError
+from langgraph_pgstate.errors import (
+    ArgumentTypeError,
+    ConfigurationError,
+    NotFoundError,
+    ToolOvertakenError,
+    ToolSetupError,
+)
 from langgraph_pgstate.tools import current_execution
 
 
@@ -92,6 +98,44 @@ async def test_a_function_in_a_node_is_done_once(bench: Bench) -> None:
     fail.append(False)
     await bench.invoke(graph, ask(), thread())
     assert done == ["o1", "o2", "o1"] * 2
+
+
+def test_functions_whose_actions_would_be_mixed_up_need_a_name(dsn: str, schema: str) -> None:
+    def by_mail() -> Callable[..., str]:
+        def send(order: str) -> str:
+            return f"mailed {order}"
+
+        return send
+
+    def by_phone() -> Callable[..., str]:
+        def send(order: str) -> str:
+            return f"called {order}"
+
+        return send
+
+    with open_ledger(dsn, schema) as (_, ledger):
+        ledger.once(by_mail(), key=lambda args: args["order"])
+        ledger.once(by_mail())
+        with pytest.raises(ConfigurationError, match=r"by_phone.*send.*by_mail.*send.*'send'"):
+            ledger.once(by_phone(), key=lambda args: args["order"])
+        ledger.once(by_phone(), name="call")
+        for nameless in (functools.partial(by_mail(), "o1"), lambda order: order):
+            with pytest.raises(ConfigurationError, match="name of its own"):
+                ledger.once(nameless)
+            ledger.once(nameless, name="other")
+
+
+def test_a_generator_function_is_refused(dsn: str, schema: str) -> None:
+    def lines(order: str) -> Iterator[str]:
+        yield order
+
+    async def later(order: str) -> AsyncIterator[str]:
+        yield order
+
+    with open_ledger(dsn, schema) as (_, ledger):
+        for function in (lines, later):
+            with pytest.raises(ArgumentTypeError, match="generator"):
+                ledger.once(function)
 
 
 async def test_a_call_in_place_of_one_of_unknown_outcome_is_the_same_action(bench: Bench) -> None:

@@ -119,6 +119,26 @@ async def test_a_database_that_fails_after_an_effect_stops_the_run(
     assert rows(connection, bench.saver.schema, "status, preview") == [("success", "charged o1")]
 
 
+async def test_the_source_of_a_copy_knows_what_became_of_it(broken: tuple[Bench, Line]) -> None:
+    bench, line = broken
+    till = Till()
+
+    def charge(order: str) -> str:
+        """Charge a card, and lose the database."""
+        line.is_down = True
+        return till.charge(order)
+
+    with pytest.raises(UnavailableError):
+        await bench.invoke(bench.agent([tool_of(bench, "charge", charge)], CHARGE), ask(), thread())
+    line.is_down = False
+    await bench.saver.acopy_thread("t", "copy")
+    again = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    for thread_id in ("copy", "t"):
+        state = await bench.invoke(again, None, thread(thread_id))
+        assert state["messages"][2].content == "charged o1"
+    assert till.charged == ["o1"]
+
+
 async def test_another_process_does_not_know_what_became_of_it(broken: tuple[Bench, Line]) -> None:
     bench, line = broken
     till = Till()

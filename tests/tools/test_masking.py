@@ -127,6 +127,18 @@ async def test_a_reference_opens_results_of_the_runs_own_thread_only(dsn: str, s
         assert (await ask("fork", reference)).startswith("first\nline 0\n")
 
 
+def test_what_a_model_reads_is_not_kept_out_of_the_state_again(dsn: str, schema: str) -> None:
+    with PGState.open(dsn, schema=schema, tools=ToolSettings(result_limit=1000)) as state:
+        given = calls("read_result", "c2", reference="pgstate:tool/t/c1", offset=4000)
+        tools = ToolNode([fetch, read_result_tool(state)], wrap_tool_call=state.tools)
+        builder = StateGraph(MessagesState).add_node("tools", tools).add_edge(START, "tools")
+        graph = builder.compile(checkpointer=state.saver)
+        graph.invoke(calls("fetch", "c1", n=1), config_of("t"))
+        whole = str(state.tools.result("pgstate:tool/t/c1").content)
+        shown = str(graph.invoke(given, config_of("t"))["messages"][-1].content)
+        assert shown.startswith(f"{whole[4000:8000]}\n[characters 4,000 to 8,000 of ")
+
+
 def test_without_a_ledger_it_reads_the_state(dsn: str, schema: str) -> None:
     with pytest.raises(ConfigurationError, match="must be given a state or its ledger"):
         read_result_tool(7)

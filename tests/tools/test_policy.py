@@ -37,6 +37,11 @@ async def test_an_error_is_retried_as_often_as_the_policy_says(bench: Bench, han
     assert len(till.errors) == 6
 
 
+def test_an_attempt_of_any_number_has_a_delay() -> None:
+    assert ToolRetry(attempts=5000, delay=0.1, max_delay=1.0).seconds(4999) == 1.0
+    assert ToolRetry(delay=0.0).seconds(4999) == 0.0
+
+
 def test_bad_policies_are_refused() -> None:
     for terms in (
         {"on_error": "ignore"},
