@@ -20,10 +20,11 @@ Scope = SomeScope | None
 
 
 class AsyncAssistants:
-    """The assistants of a server, `state.assistants`. Each is a graph with a config and a context, and has versions.
+    """The assistants of a server: graphs with a config and a context, in versions. `state.assistants` is an instance.
 
-    `scope` and `owner_id` limit what the caller may see or change: an assistant must contain the metadata `scope`, and
-    must belong to the server's user `owner_id`. All users see an assistant without an owner.
+    `scope` and `owner_id` limit what a caller may see or change. An assistant's metadata must contain `scope`. The
+    assistant must belong to the server's user `owner_id`. All users see an assistant without an owner. Every method
+    raises `ConfigurationError` if an argument is invalid.
 
     Args:
         database: The database.
@@ -46,16 +47,15 @@ class AsyncAssistants:
         """Store an assistant, and return it. Safe to repeat with an id and `do_nothing`.
 
         Args:
-            assistant_id: Id of the assistant; a new id by default.
+            assistant_id: Id of the assistant. By default, a new id.
             if_exists: `raise` an error if the id is in use, or `do_nothing` and return the existing assistant.
             scope: See `AsyncAssistants`.
-            owner_id: The server's user who owns a new assistant; none by default.
-            fields: See `AssistantFields`. `graph` must be given.
+            owner_id: The server's user who owns a new assistant. By default, none.
+            fields: See `AssistantFields`. `graph` is required.
 
         Raises:
             AssistantExistsError: If the id is in use, and `if_exists` is `raise` or the assistant is out of scope.
-            ConfigurationError: If an argument is not usable. Nothing was written.
-            SerializationError: If a value cannot be stored; the error names it. Nothing was written.
+            SerializationError: If a value cannot be stored.
         """
         given = assistants.request_fields(self._codec, fields, is_new=True)
         key = assistant_id, given, assistants.request_access(scope, None), if_exists == "raise", owner_id
@@ -74,18 +74,17 @@ class AsyncAssistants:
         owner_id: str | None = None,
         **fields: Unpack[AssistantFields],
     ) -> Assistant:
-        """Store a new version of an assistant, and make it current. Fields that are left out stay. Metadata are merged.
+        """Store a new version of an assistant, and make this version current. Metadata are merged.
 
         Args:
             assistant_id: The assistant.
             scope: See `AsyncAssistants`.
             owner_id: See `AsyncAssistants`.
-            fields: See `AssistantFields`.
+            fields: See `AssistantFields`. Fields that are left out stay.
 
         Raises:
             NotFoundError: If there is no such assistant in scope.
-            ConfigurationError: If an argument is not usable. Nothing was written.
-            SerializationError: If a value cannot be stored; the error names it. Nothing was written.
+            SerializationError: If a value cannot be stored.
         """
         given = assistants.request_fields(self._codec, fields)
         key = name_of("assistant_id", assistant_id), given, assistants.request_access(scope, owner_id)
@@ -94,7 +93,7 @@ class AsyncAssistants:
     async def set_version(
         self, assistant_id: str, version: int, *, scope: Scope = None, owner_id: str | None = None
     ) -> Assistant:
-        """Make another version of an assistant the current one. Safe to repeat.
+        """Make a version of an assistant current. Safe to repeat.
 
         Raises:
             NotFoundError: If there is no such version, or the assistant is out of scope.
@@ -110,13 +109,13 @@ class AsyncAssistants:
         owner_id: str | None = None,
         schedules: ScheduleAccess | None = None,
     ) -> bool:
-        """Delete an assistant with its schedules. Its threads and runs stay. Safe to repeat.
+        """Delete an assistant with its schedules. Threads and runs stay. Safe to repeat.
 
         Args:
             assistant_id: The assistant.
             scope: See `AsyncAssistants`.
             owner_id: See `AsyncAssistants`.
-            schedules: Which schedules the caller may delete; by default all.
+            schedules: The schedules that the caller may delete. By default, all.
 
         Returns:
             Whether the assistant existed.
@@ -132,9 +131,6 @@ class AsyncAssistants:
 
         Args:
             filters: See `SortedAssistants` and `AssistantSelection`.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
         """
         return await self._database.read(self._queries, assistants.list_sorted(self._codec, **filters))
 
@@ -143,9 +139,6 @@ class AsyncAssistants:
 
         Args:
             filters: See `AssistantSelection`.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
         """
         return await self._database.read(self._queries, assistants.count(**filters))
 
@@ -159,9 +152,6 @@ class AsyncAssistants:
             metadata: Only versions whose metadata contain this.
             limit: Maximum number of versions, at most 1,000.
             offset: Number of versions to skip.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
         """
         found = assistants.list_versions(self._codec, assistant_id, metadata=metadata, limit=limit, offset=offset)
         return await self._database.read(self._queries, found)

@@ -16,8 +16,8 @@ FROM made m;
 SELECT 1 FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text FOR NO KEY UPDATE;
 
 -- name: get_current_version
--- Return the current version of an assistant that a caller may change. Run this after `lock_assistant`: a statement does
--- not see versions that are committed while it waits for a lock.
+-- Return the current version of an assistant that a caller may change. Execute `lock_assistant` before, because a
+-- statement does not see versions that are committed while it waits for a lock.
 -- opens: assistant_versions.data
 -- opens: assistant_versions.description
 -- opens: assistant_versions.metadata
@@ -29,7 +29,7 @@ WHERE a.assistant_id = :assistant_id::text AND (:scope::text[] IS NULL OR v.meta
     AND (:owner_id::text IS NULL OR a.owner_id = :owner_id);
 
 -- name: add_version
--- Insert a version of an assistant, and make it the current one. Runs after `lock_assistant`.
+-- Insert a version of an assistant, and make this version current. Execute `lock_assistant` before.
 -- seals: assistant_versions.data
 -- seals: assistant_versions.description
 -- seals: assistant_versions.metadata
@@ -48,7 +48,7 @@ UPDATE /*schema*/assistants SET version = added.version, updated_at = now() FROM
 WHERE assistants.assistant_id = :assistant_id;
 
 -- name: set_version
--- Make another version of an assistant the current one, if there is such a version. Runs after `lock_assistant`.
+-- Make a version of an assistant current, if the version exists. Execute `lock_assistant` before.
 UPDATE /*schema*/assistants SET version = :version::integer, updated_at = now()
 WHERE assistant_id = :assistant_id::text AND EXISTS (
     SELECT 1 FROM /*schema*/assistant_versions v WHERE v.assistant_id = :assistant_id AND v.version = :version
@@ -70,7 +70,7 @@ WHERE s.metadata ->> 'assistant_id' = :assistant_id::text AND NOT (
 LIMIT 1;
 
 -- name: delete_assistant
--- Delete an assistant with its versions and the schedules that name it. Runs after `find_schedules_of_others`.
+-- Delete an assistant with its versions and schedules. Execute `find_schedules_of_others` before.
 -- leaves: schedules.metadata
 -- leaves: assistant_versions.metadata
 WITH versions AS (

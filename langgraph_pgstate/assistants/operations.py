@@ -36,9 +36,9 @@ class Access(NamedTuple):
     """Conditions on the assistants that a caller may see or change.
 
     Attributes:
-        scope: Metadata that the assistants must contain, as `request_scope` returns it; `None` for no condition.
-        owner_id: User who must own the assistants; `None` for any. The user may also see, but not change, assistants
-            that have no owner.
+        scope: Metadata that the assistants must contain; `None` for no condition.
+        owner_id: User who must own the assistants; `None` for any. The user may see, but not change, assistants without
+            an owner.
     """
 
     scope: list[str] | None = None
@@ -50,21 +50,12 @@ EVERYBODY: Final = Access()
 
 
 def request_access(scope: Scope | None, owner_id: str | None) -> Access:
-    """Validate the limits of the assistants that a caller may see.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate the conditions on the assistants that a caller may see."""
     return Access(request_scope(scope), text_of("owner_id", owner_id))
 
 
 def request_fields(codec: ValueCodec, fields: AssistantFields, *, is_new: bool = False) -> dict[str, Any]:
-    """Validate fields of an assistant, and encode its config and its context. A new assistant must have a graph.
-
-    Raises:
-        ConfigurationError: If a field is not usable.
-        SerializationError: If a value cannot be stored; the error names it.
-    """
+    """Validate fields of an assistant, and encode the config and the context. A new assistant must have a graph."""
     if unknown := fields.keys() - AssistantFields.__annotations__.keys():
         known = ", ".join(AssistantFields.__annotations__)
         raise ArgumentTypeError(f"fields of an assistant must be among {known}, got {min(unknown)!r}")
@@ -91,17 +82,7 @@ async def create(
     refuses: bool = True,
     owner_id: str | None = None,
 ) -> Assistant:
-    """Insert an assistant, unless the id is in use, and return it. Two round trips.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        codec: Decodes the assistant.
-        assistant_id: Id of the assistant; a new id by default.
-        fields: The result of `request_fields`, with a graph.
-        access: What the caller may see. An existing assistant is returned only if the caller may see it.
-        refuses: Whether to raise an error if the id is in use, instead of returning the existing assistant.
-        owner_id: The server's user who owns the assistant.
+    """Insert an assistant, unless the id is in use, and return the new or existing assistant. Two round trips.
 
     Raises:
         AssistantExistsError: If the id is in use, and `refuses` is true or the caller may not see the assistant.
@@ -123,9 +104,9 @@ async def update(
     fields: dict[str, Any],
     access: Access = EVERYBODY,
 ) -> Assistant:
-    """Store a new version of an assistant, and make it current. Fields that are not given stay. Metadata are merged.
+    """Store a new version of an assistant, and make this version current. One transaction.
 
-    One transaction.
+    Fields that are not given stay. Metadata are merged.
 
     Raises:
         NotFoundError: If there is no such assistant in scope.
@@ -146,7 +127,7 @@ async def update(
 async def set_version(
     db: Connection, queries: Queries, codec: ValueCodec, assistant_id: str, version: int, access: Access = EVERYBODY
 ) -> Assistant:
-    """Make another version of an assistant the current one. One transaction; safe to repeat.
+    """Make a version of an assistant current. One transaction; safe to repeat.
 
     Raises:
         NotFoundError: If there is no such version, or the assistant is out of scope.
@@ -166,14 +147,9 @@ async def delete(
     access: Access = EVERYBODY,
     schedules: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Delete an assistant and its schedules. Return whether it existed. Its runs stay. One transaction.
+    """Delete an assistant and its schedules. Return whether the assistant existed. Runs stay. One transaction.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        assistant_id: The assistant.
-        access: The assistants that the caller may delete.
-        schedules: Query parameters for the schedules that the caller may delete; by default all.
+    `schedules` has the query parameters of the schedules that the caller may delete.
 
     Raises:
         AssistantInUseError: If the assistant has schedules that the caller may not delete.
@@ -209,22 +185,14 @@ async def get_existing(db: Connection, queries: Queries, codec: ValueCodec, assi
 
 
 def list_sorted(codec: ValueCodec, **filters: Unpack[SortedAssistants]) -> Read[tuple[Assistant, ...]]:
-    """Return a `Read` of a page of assistants, by offset. Its query goes through all assistants.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of a page of assistants, by offset. The query reads all assistants."""
     check_filters(filters, SortedAssistants)
     parameters = {**_selection(filters), **sorting_of(filters, "assistants", SORT_KEYS)}
     return read_all("sort_assistants", parameters, lambda *row: _assistant(codec, row))
 
 
 def count(**filters: Unpack[AssistantSelection]) -> Read[int]:
-    """Return a `Read` of the number of assistants. Its query goes through all assistants.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of the number of assistants. The query reads all assistants."""
     check_filters(filters, AssistantSelection)
     return Read("count_selected_assistants", _selection(filters), number)
 
@@ -246,11 +214,7 @@ def list_versions(
     limit: int = 20,
     offset: int = 0,
 ) -> Read[tuple[Assistant, ...]]:
-    """Return a `Read` of versions of an assistant, newest first.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of versions of an assistant, newest first."""
     parameters = {
         "assistant_id": name_of("assistant_id", assistant_id),
         "metadata": json_of("metadata", metadata or None),
@@ -261,7 +225,7 @@ def list_versions(
 
 
 async def _lock(db: Connection, queries: Queries, assistant_id: str, access: Access) -> Sequence[Any] | None:
-    """Lock an assistant until the transaction ends, and return its current version; `None` if it is out of scope."""
+    """Lock an assistant until the transaction ends, and return the current version; `None` if it is out of scope."""
     await db.fetch(queries.lock_assistant, {"assistant_id": assistant_id})
     rows = await db.fetch(queries.get_current_version, {"assistant_id": assistant_id, **access._asdict()})
     return rows[0] if rows else None

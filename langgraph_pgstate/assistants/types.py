@@ -16,12 +16,12 @@ class AssistantSelection(TypedDict, total=False):
     Attributes:
         assistant_id: Only the assistant of this id.
         graph: Only assistants of this graph.
-        name: Only assistants whose name contains this text. Upper and lower case are the same.
+        name: Only assistants whose name contains this text, in upper or lower case.
         metadata: Only assistants whose metadata contain this, as by jsonb's `@>`.
-        scope: Only assistants whose metadata contain this, because the caller may see only these.
+        scope: Only assistants whose metadata contain this. It restricts what a user may see.
         owner_id: Only assistants of this user of the server, and assistants without an owner.
-        others: Assistants that are not stored but are included in the results: `assistant_id`, `graph`, `name`,
-            `metadata` and `created_at` of each, as JSON types.
+        others: Assistants that are not stored, but are part of the results. Each has `assistant_id`, `graph`, `name`,
+            `metadata` and `created_at`, as JSON types.
     """
 
     assistant_id: str | None
@@ -37,10 +37,10 @@ class SortedAssistants(AssistantSelection, total=False):
     """Filters and order of assistants that are read by offset.
 
     Attributes:
-        by: The column to sort by: `created_at` by default, `updated_at`, `assistant_id`, `graph` or `name`.
-        ascending: Whether the smallest value comes first; false by default.
+        by: The column to sort by: `created_at` (the default), `updated_at`, `assistant_id`, `graph` or `name`.
+        ascending: Whether the smallest value comes first. By default, false.
         offset: Number of assistants to skip.
-        limit: Maximum number of assistants, at most 1,000; 20 by default.
+        limit: Maximum number of assistants, at most 1,000. By default, 20.
     """
 
     by: Literal["created_at", "updated_at", "assistant_id", "graph", "name"]
@@ -54,7 +54,7 @@ class AssistantFields(TypedDict, total=False):
 
     Attributes:
         graph: Name of the graph.
-        name: Name for people; need not be unique.
+        name: Name for people, which need not be unique.
         description: Description of the assistant.
         config: Config of the assistant's runs.
         context: Context of the assistant's runs.

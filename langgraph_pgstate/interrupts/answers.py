@@ -44,10 +44,9 @@ class AnswerRequest:
         value: The answer as `(type, bytes)`.
         answered_by: Name of the answerer.
         interrupt_id: Id of the interrupt; `None` if the thread has only one.
-        answer_id: Random id of this call. A retry of the call finds its own answer by this id. The run that resumes the
-            thread has the same id.
+        answer_id: Random id of this call. A retry finds its own answer by this id. The resuming run has this id, too.
         plain: The answer before it was encoded.
-        is_default: Whether this is the default answer, because no other answer came in time.
+        is_default: Whether this is the default answer.
     """
 
     value: tuple[str, bytes]
@@ -64,10 +63,9 @@ def request_answer(
     """Validate and encode an answer.
 
     Raises:
-        ConfigurationError: If the answer is `None`, which LangGraph cannot distinguish from no answer, or an id cannot
-            be stored.
+        ConfigurationError: If the answer is `None`, or an id cannot be stored.
         SerializationError: If the value cannot be stored.
-        UnsafeTypeError: If the value could not be read when the graph is resumed.
+        UnsafeTypeError: If the value has a type that may not be built when it is read.
     """
     if value is None:
         raise ConfigurationError("the answer must not be None, which means no answer: use False, {} or a string")
@@ -86,12 +84,9 @@ async def answer(
     *,
     must_enqueue: bool = False,
 ) -> Answer:
-    """Store the answer to an interrupt and an event about it, atomically. Each interrupt can be answered once.
+    """Store the answer to an interrupt and its event, atomically. Return the stored answer.
 
-    If the interrupted run was enqueued, a run that resumes it with this answer is enqueued in the same transaction.
-
-    Returns:
-        The stored answer.
+    If the interrupted run was enqueued, the resuming run is enqueued in the same transaction.
 
     Raises:
         NotFoundError: If the thread has no such interrupt.
@@ -127,21 +122,10 @@ async def resume(
     configurable: Mapping[str, Any],
     queue: str,
 ) -> EnqueuedRun:
-    """Enqueue a run that resumes an interrupted thread with its answers.
+    """Enqueue a run that resumes an interrupted thread with its answers, if any. One transaction.
 
-    Without answers, the run continues without input.
-
-    One transaction. If the interrupted run was enqueued, the new run has the same graph, queue, config and options.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        codec: Reads the answers, and encodes the run.
-        thread_id: The thread.
-        checkpoint_id: The newest checkpoint of the thread, as the caller has seen it.
-        graph: The graph, if the interrupted run was not enqueued.
-        configurable: The `configurable` values of the config, if the interrupted run was not enqueued.
-        queue: The queue, if the interrupted run was not enqueued.
+    If the interrupted run was enqueued, the new run has the same graph, queue, config and options. Otherwise, `graph`,
+    `configurable` and `queue` are used.
 
     Raises:
         StaleHeadError: If the thread has advanced from the checkpoint.
@@ -167,7 +151,7 @@ async def resume(
             rows = await db.fetch(queries.get_newest_run, {"thread_id": thread_id})
             asked_by = rows[0][0] if rows else None
         run_id = str(uuid4())
-        # With only one answer, the run gets the answer's id. `Answer.run_id` is found by this id.
+        # A run with only one answer has the answer's id, by which `Answer.run_id` is found.
         if len(answers) == 1 and interrupted is not None and answers[0].run_id is None:
             run_id = interrupted.answer_ids[answers[0].interrupt_id]
         command = command_of(answers)
@@ -187,7 +171,7 @@ async def resume(
 async def find_due_defaults(
     db: Connection, queries: Queries, graphs: Sequence[str], limit: int = 100
 ) -> list[tuple[str, str]]:
-    """Return interrupted runs of some graphs whose default answer is due, the longest due first. One round trip."""
+    """Return interrupted runs of some graphs whose default answer is due. One round trip."""
     rows = await db.fetch(queries.find_due_answers, {"graphs": [*graphs], "page_size": limit})
     return [(thread_id, run_id) for thread_id, run_id in rows]
 
@@ -195,14 +179,10 @@ async def find_due_defaults(
 async def answer_by_default(
     db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, run_id: str
 ) -> list[Answer]:
-    """Give a run's default answer to the interrupts that were not answered in time. One transaction.
+    """Give a run's default answer to the interrupts that were not answered in time. Return the answers given.
 
-    Like `answer`, this enqueues runs that resume the thread. The events say that the answer is the default. The
-    call can be repeated, also by several processes at once. If another transaction has locked the thread, no answer is
-    given. An answer that cannot be read is tried again after an hour.
-
-    Returns:
-        The answers that were given.
+    Like `answer`, this enqueues runs that resume the thread. One transaction; safe to repeat and to run concurrently. A
+    locked thread is skipped. An answer that cannot be read is tried again after an hour.
 
     Raises:
         PGStateError: If the interrupts or the answer cannot be read.
@@ -229,8 +209,7 @@ async def answer_by_default(
                 if await _put_answer(db, queries, codec, interrupted.place, interrupt, request):
                     place = (*interrupted.place, interrupt.interrupt_id)
                     given.append(Answer(*place, value, None, now, True, request.answer_id))
-            # If an answer was given, a new run resumes the thread and raises the unanswered interrupts again, as its
-            # own interrupts. So the default answer of the interrupted run does not become due again.
+            # If an answer was given, the resuming run raises the unanswered interrupts again, as its own interrupts.
             later = None if given else min((one.asked_at + after for one in asked if one.error is None), default=None)
             await db.execute(queries.set_answer_at, {**key, "answer_at": later})
     except PGStateError:
@@ -251,7 +230,7 @@ async def _put_answer(
     *,
     must_enqueue: bool = False,
 ) -> bool:
-    """Store an answer and its event, and enqueue the run that resumes with the answer.
+    """Store an answer and its event, and enqueue the resuming run.
 
     Return false if there is an answer already, or the interrupt is no longer pending.
     """
@@ -270,17 +249,17 @@ async def _put_answer(
         "is_default": request.is_default,
     }
     given = Answer(thread_id, checkpoint_id, interrupt.interrupt_id, request.plain, request.answered_by, _UNKNOWN)
-    # The call's `answer_id` becomes the run's id, so that a repeated call enqueues the same run.
+    # The run's id is the call's `answer_id`, so that a repeated call enqueues the same run.
     resuming = await resumption(db, queries, codec, thread_id, interrupt.run_id, request.answer_id, command_for(given))
     if resuming is None:
         if must_enqueue:
             raise ConfigurationError(
-                f"the interrupted run of thread {thread_id!r} was not enqueued: use interrupts.answer, and invoke the "
-                "graph with the command that it returns"
+                f"the interrupted run of thread {thread_id!r} was not enqueued: call interrupts.answer, and invoke the "
+                "graph with the returned command"
             )
         return bool(await insert_events(db, queries, queries.put_answer, parameters))
     async with db.transaction():
-        # Lock the thread before the answer, in the same order as `answer_by_default`.
+        # Lock the thread before the answer, as `answer_by_default` does.
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
         if not await insert_events(db, queries, queries.put_answer, parameters):
             return False
@@ -329,7 +308,7 @@ def command_for(answer: Answer) -> Command[Any]:
     """Return the command that resumes a graph with one answer."""
     if _is_digest(answer.interrupt_id):
         return Command(resume={answer.interrupt_id: answer.value})
-    # In `resume`, LangGraph accepts an interrupt's id only if it is a digest. This id is no digest, so leave it out.
+    # LangGraph accepts only digests as ids in `resume`, so leave this id out.
     return Command(resume=answer.value)
 
 

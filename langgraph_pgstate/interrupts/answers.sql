@@ -16,7 +16,7 @@ ORDER BY a.answered_at, a.interrupt_id;
 SELECT run_id FROM /*schema*/runs WHERE thread_id = :thread_id::text ORDER BY started_at DESC NULLS LAST, run_id DESC LIMIT 1;
 
 -- name: put_answer
--- Store an answer and its event. Affects no row if there is an answer already, or the interrupt is no longer open.
+-- Store an answer and its event, unless the interrupt has an answer or is no longer open.
 -- leaves: events.payload
 -- seals: answers.value with checkpoint_ns = ''
 WITH asked AS MATERIALIZED (

@@ -28,13 +28,13 @@ from langgraph_pgstate.schema.queries import Queries
 
 
 class AsyncInterrupts:
-    """The interrupts that graphs raise with `interrupt()`: `state.interrupts` lists, answers and resumes them.
+    """Access to the interrupts that graphs raise with `interrupt()`. `state.interrupts` is an instance.
 
     Args:
         database: The database.
         queries: The queries of the schema.
         runs: Makes the handles of the runs that resume threads.
-        codec: Reads interrupts and encodes answers; by default with LangGraph's own serializer.
+        codec: Reads interrupts and encodes answers. By default, with LangGraph's own serializer.
     """
 
     def __init__(
@@ -45,9 +45,8 @@ class AsyncInterrupts:
     async def threads(self, **filters: Unpack[InterruptFilter]) -> Page[InterruptedThread]:
         """Return a page of threads with unanswered interrupts, newest interrupt first.
 
-        Needs no recorder. Breakpoints (`interrupt_before`) are not listed, because they take no answer. A page may hold
-        fewer than `limit` threads and still have a next page, because answered interrupts are read and skipped until a
-        prune removes them.
+        Needs no recorder. Breakpoints (`interrupt_before`) take no answer and are not listed. Answered interrupts are
+        read and skipped until a prune removes them, so a page may hold fewer than `limit` threads and have a next page.
 
         Args:
             **filters: See `InterruptFilter`.
@@ -70,28 +69,25 @@ class AsyncInterrupts:
     ) -> Command[Any]:
         """Store the answer to an interrupt, and an event that names the answerer, atomically.
 
-        Each interrupt can be answered once. Then it is no longer listed.
-
-        If the interrupted run was enqueued, a run that resumes it is enqueued in the same transaction, and a worker
-        runs it. Otherwise the graph does not run yet: invoke the graph with the returned command, or get the command in
-        any process with `resume`. If the connection is lost, this call tries again, and recognizes its own answer.
+        Each interrupt can be answered once. If the interrupted run was enqueued, a run that resumes the thread is
+        enqueued in the same transaction. Otherwise, invoke the graph with the returned command, or get the command in
+        any process by `resume`. After a lost connection, the call is repeated, and recognizes its own answer.
 
         Args:
             thread_id: The thread.
-            value: The answer; any value except `None` that the serializer can store.
+            value: The answer: any value except `None` that the serializer can store.
             by: Name of the answerer.
-            interrupt_id: The interrupt; needed if the thread has several unanswered interrupts.
+            interrupt_id: The interrupt. Required if the thread has several unanswered interrupts.
 
         Returns:
             The command that resumes the graph with this answer: `graph.invoke(command, config)`.
 
         Raises:
-            NotFoundError: If the thread has no such interrupt. Nothing was written.
-            AlreadyAnsweredError: If the interrupt is answered already. Nothing was written.
-            ConfigurationError: If there are several interrupts and none is named. The message lists them. Nothing was
-                written.
-            SerializationError: If the value cannot be stored. Nothing was written.
-            UnsafeTypeError: If the value has a type that may not be built when it is read. Nothing was written.
+            NotFoundError: If the thread has no such interrupt.
+            AlreadyAnsweredError: If the interrupt is answered already.
+            ConfigurationError: If there are several interrupts and none is named. The message lists the interrupts.
+            SerializationError: If the value cannot be stored.
+            UnsafeTypeError: If the value has a type that may not be built when it is read.
         """
         request = await self._database.compute(value, answers.request_answer, self._codec, value, by, interrupt_id)
         found = await self._database.run(answers.answer, self._queries, self._codec, thread_id_of(thread_id), request)
@@ -100,18 +96,12 @@ class AsyncInterrupts:
     async def answer_run(
         self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
     ) -> AsyncRunHandle:
-        """Answer an interrupt of an enqueued run as `answer` does, and return the run that resumes it.
-
-        Args:
-            thread_id: The thread.
-            value: The answer; any value except `None` that the serializer can store.
-            by: Name of the answerer.
-            interrupt_id: The interrupt; needed if the thread has several unanswered interrupts.
+        """Answer an interrupt of an enqueued run, and return the run that resumes it. Takes the arguments of `answer`.
 
         Raises:
             ConfigurationError: If the interrupted run was not enqueued, or there are several interrupts and none is
-                named. Nothing was written.
-            PGStateError: Another error that `answer` raises.
+                named.
+            PGStateError: As `answer` does.
         """
         return self._runs.handle(*await self._answer_run(thread_id, value, by, interrupt_id))
 
@@ -135,13 +125,12 @@ class AsyncInterrupts:
     ) -> AsyncRunHandle:
         """Enqueue a run that resumes an interrupted thread with its answers.
 
-        Without answers, for example after a breakpoint, the run continues without input.
-
-        If the interrupted run was enqueued, the new run has the same graph, queue, config and options.
+        Without answers, for example after a breakpoint, the run continues without input. If the interrupted run was
+        enqueued, the new run has the same graph, queue, config and options.
 
         Args:
             thread_id: The thread.
-            checkpoint_id: The thread's newest checkpoint, as the caller has seen it.
+            checkpoint_id: The thread's newest checkpoint that the caller has seen.
             graph: The graph, if the interrupted run was not enqueued.
             config: The config, if the interrupted run was not enqueued.
             queue: The queue, if the interrupted run was not enqueued.
@@ -172,8 +161,8 @@ class AsyncInterrupts:
     async def answered(self, thread_id: str, interrupt_id: str) -> AnsweredInterrupt | None:
         """Return an answered interrupt with its answer, even if the thread has continued. One round trip.
 
-        Returns `None` if the interrupt has no answer, or a prune has removed its checkpoint. Objects of types that the
-        serializer may not build are returned as plain data.
+        Return `None` if the interrupt has no answer, or a prune has removed the checkpoint. Types that the serializer
+        may not build are returned as plain data.
         """
         key = thread_id_of(thread_id), identifier("interrupt_id", interrupt_id)
         return await self._database.run(interrupts.find_answered, self._queries, self._codec, *key)
@@ -181,24 +170,24 @@ class AsyncInterrupts:
     async def decisions(
         self, thread_id: str, checkpoint_ids: Sequence[str], *, most_bytes: int = 100_000
     ) -> tuple[AnsweredInterrupt, ...]:
-        """Return the answered interrupts of some checkpoints with their answers, oldest first.
+        """Return the answered interrupts of some checkpoints with their answers, oldest first. One round trip.
 
-        Interrupts and answers can be read until a prune removes the checkpoints, even if the thread has continued. One
-        round trip. Objects of types that the serializer may not build are returned as plain data.
+        The thread may have continued, but a prune removes answers. Types that the serializer may not build are returned
+        as plain data.
 
         Args:
             thread_id: The thread.
-            checkpoint_ids: The interrupted checkpoints, as events of the kind `answer` name them.
+            checkpoint_ids: The interrupted checkpoints, which events of the kind `answer` name.
             most_bytes: Answers of more bytes are left out. Interrupts of more bytes are `None`.
         """
         key = thread_id_of(thread_id), checkpoint_ids, most_bytes
         return await self._database.run(interrupts.list_answered, self._queries, self._codec, *key)
 
     async def resume(self, thread_id: str) -> Command[Any] | None:
-        """Return the command that resumes a thread with all its answers so far; `None` if there are no answers.
+        """Return the command that resumes a thread with all answers so far; `None` if there are no answers.
 
-        The graph raises unanswered interrupts again. The call changes nothing: after a crash it returns the same
-        answers, until the interrupted tasks have stored their results.
+        The graph raises unanswered interrupts again. After a crash, the call returns the same answers, until the
+        interrupted tasks have stored their results.
         """
         return answers.command_of(await AsyncInterrupts.answers(self, thread_id))
 

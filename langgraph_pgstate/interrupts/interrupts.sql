@@ -7,9 +7,8 @@ ORDER BY created_at DESC, thread_id, task_id
 LIMIT :page_size;
 
 -- name: get_interrupts
--- Return the open interrupts at some checkpoints, oldest first: interrupts of unfinished tasks whose checkpoint is the
--- newest of its thread. Optional filters are the thread's user, tenant and agent, and `scope`: metadata of the threads
--- that the caller may see.
+-- Return the open interrupts at some checkpoints, oldest first. An interrupt is open if the task is unfinished, and the
+-- checkpoint is the newest of the thread. Optional filters are the thread's user, tenant, agent and metadata (`scope`).
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: threads.title
 -- matches: threads.metadata from scope
@@ -41,8 +40,7 @@ SELECT checkpoint_id FROM /*schema*/checkpoints WHERE thread_id = :thread_id::te
 ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: get_answered
--- Return the newest answer to an interrupt, and the last question of the interrupted task, even if the thread has
--- continued.
+-- Return the newest answer to an interrupt, and the last interrupt of the task, even if the thread has continued.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: answers.value with checkpoint_ns = ''
 SELECT a.checkpoint_id, a.task_id, a.answered_at, a.answered_by, a.value_type, a.value, a.is_default, r.run_id,
@@ -57,8 +55,8 @@ WHERE a.thread_id = :thread_id::text AND a.checkpoint_ns = '' AND a.interrupt_id
 ORDER BY a.checkpoint_id DESC LIMIT 1;
 
 -- name: list_answered
--- Return the answers given at some checkpoints of a thread, oldest first, with the interrupted tasks' last questions.
--- Answers of more than `most_bytes` are left out. Questions of more bytes are null.
+-- Return the answers given at some checkpoints of a thread, oldest first, with the last interrupts of the tasks.
+-- Answers of more than `most_bytes` are left out. Interrupts of more bytes are null.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: answers.value with checkpoint_ns = ''
 SELECT a.checkpoint_id, a.interrupt_id, a.task_id, a.answered_at, a.answered_by, a.value_type, a.value, a.is_default,

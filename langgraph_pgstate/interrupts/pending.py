@@ -1,7 +1,7 @@
 """Interrupted threads: their interrupts, and the answers so far.
 
-A task's interrupts are among its pending writes. Interrupts of subgraphs are in the root namespace, too. An interrupt
-is pending as long as its checkpoint has no successor and its task has written no result. LangGraph uses the same rule.
+A task's interrupts are among its pending writes; those of subgraphs are in the root namespace, too. As in LangGraph, an
+interrupt is pending until the checkpoint has a child, or the task has written a result.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, e
 from langgraph_pgstate.schema.queries import Queries
 
 _KIND: Final = "interrupted"
-# Number of interrupts that are read at once, and how many times at most interrupts are read for one page of results.
-# One time may not be enough, because answered interrupts are skipped.
+# Number of interrupts that are read at once, and maximum number of reads for one page of results. Answered interrupts
+# are skipped, so one read may not be enough.
 _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
 _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None, "scope": None}
@@ -48,12 +48,11 @@ class InterruptedRequest:
 
     Attributes:
         owner: User, tenant, agent, and the metadata of threads that the caller may see.
-        answered: Whether threads with answers that no run has used are wanted, instead of threads with unanswered
-            interrupts.
+        answered: Whether to list threads with unused answers instead of threads with unanswered interrupts.
         cursor: Time, thread and task of the last interrupt read.
         size: Page size.
-        scans: Maximum number of pages of interrupts to read.
-        scan_size: Size of these pages.
+        scans: Maximum number of reads of interrupts.
+        scan_size: Number of interrupts in a read.
     """
 
     owner: dict[str, Any]
@@ -65,11 +64,7 @@ class InterruptedRequest:
 
 
 def request_interrupted(**filters: Unpack[InterruptFilter]) -> InterruptedRequest:
-    """Validate a request for interrupted threads.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate a request for interrupted threads."""
     check_filters(filters, InterruptFilter)
     at, thread_id, task_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, "", ""))
     owner: dict[str, Any] = texts_of(filters, "user_id", "tenant_id", "agent")
@@ -82,10 +77,9 @@ def request_interrupted(**filters: Unpack[InterruptFilter]) -> InterruptedReques
 async def list_interrupted(
     db: Connection, queries: Queries, codec: ValueCodec, filter: InterruptedRequest
 ) -> Page[InterruptedThread]:
-    """Return a page of threads with unanswered interrupts, newest interrupt first. Reads no state.
+    """Return a page of threads with unanswered interrupts, newest interrupt first. Three round trips for each read.
 
-    Takes three round trips for each page of interrupts that it reads. Answered interrupts are read and skipped, until a
-    prune removes them. So the returned page may hold fewer threads than requested, and still have a next page.
+    Answered interrupts are skipped, so a page may hold fewer threads than requested and still have a next page.
     """
     found: list[InterruptedThread] = []
     before = cursor = filter.cursor
@@ -117,7 +111,7 @@ async def list_interrupted(
 class Interrupted:
     """The interrupts and answers of one checkpoint.
 
-    `leader` is the task of the newest interrupt. `answer_ids` has the id of the answer to each answered interrupt.
+    `leader` is the task of the newest interrupt. `answer_ids` has the ids of answers, by interrupt.
     """
 
     place: Place
@@ -154,7 +148,7 @@ async def _read_places(
 ) -> dict[Place, Interrupted]:
     """Return the interrupts and answers of some checkpoints. Checkpoints without pending interrupts are left out.
 
-    With `strict`, an answer of a type that may not be built raises an error. Otherwise it is read as plain data.
+    With `strict`, an answer of a type that may not be built raises an error. Otherwise, the answer is plain data.
     """
     if not places:
         return {}
@@ -180,7 +174,7 @@ async def _read_places(
     ):
         interrupted_here = found.get((thread_id, checkpoint_id))
         if interrupted_here is None or all(one.interrupt_id != interrupt_id for one in interrupted_here.interrupts):
-            # The interrupt is no longer pending: a run has used the answer, and the interrupted task has continued.
+            # The interrupt is no longer pending, because a run has used the answer.
             continue
         where = f"the answer to {interrupt_id} of thread {thread_id!r}"
         value = (codec if strict else reader).loads(type_, data, where)
@@ -192,7 +186,7 @@ async def _read_places(
 def _interrupts_in(
     codec: ValueCodec, place: Place, task_id: str, run_id: str | None, asked_at: datetime, data: bytes
 ) -> list[PendingInterrupt]:
-    """Return the interrupts in a task's row. An unreadable interrupt has an `error`, and does not hide the others."""
+    """Return the interrupts in a task's row. An interrupt that cannot be read has an `error`."""
     where = f"an interrupt of task {task_id!r} at checkpoint {place[1]!r} of thread {place[0]!r}"
     interrupts = []
     try:
@@ -211,13 +205,13 @@ def _interrupts_in(
 async def get_interrupted(
     db: Connection, queries: Queries, codec: ValueCodec, thread_id: str
 ) -> InterruptedThread | None:
-    """Return one thread's interrupts and answers, or `None` if it is not interrupted. Three round trips."""
+    """Return a thread's interrupts and answers, or `None` if the thread is not interrupted. Three round trips."""
     found = await read_interrupted(db, queries, codec, thread_id)
     return found.shown() if found is not None else None
 
 
 async def read_interrupted(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> Interrupted | None:
-    """Return the interrupts at a thread's newest checkpoint; `None` if it is not interrupted. Three round trips.
+    """Return the interrupts at a thread's newest checkpoint; `None` if there are none. Three round trips.
 
     Raises:
         UnsafeTypeError: If an answer has a type that may not be built.
@@ -233,11 +227,7 @@ async def read_interrupted(db: Connection, queries: Queries, codec: ValueCodec, 
 async def find_answered(
     db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, interrupt_id: str
 ) -> AnsweredInterrupt | None:
-    """Return an answered interrupt with its answer, even if the thread has continued. One round trip.
-
-    Objects of types that may not be built are returned as plain data. Returns `None` if the interrupt has no answer, or
-    a prune has removed the answer.
-    """
+    """Return an answered interrupt with its answer, even if the thread has continued; else `None`. One round trip."""
     key = {"thread_id": thread_id, "interrupt_id": interrupt_id}
     for checkpoint_id, task_id, at, by, type_, data, is_default, run_id, asked_in, asked_at, asked in await db.fetch(
         queries.get_answered, key
@@ -255,7 +245,7 @@ async def list_answered(
 ) -> tuple[AnsweredInterrupt, ...]:
     """Return the answered interrupts of some checkpoints with their answers, oldest first. One round trip.
 
-    Objects of types that may not be built are returned as plain data. Answers of more than `most_bytes` are left out.
+    Answers of more than `most_bytes` are left out.
     """
     reader, found = codec.lenient(), []
     key = {"thread_id": thread_id, "checkpoint_ids": [*checkpoint_ids], "most_bytes": most_bytes}

@@ -17,10 +17,10 @@ class InterruptFilter(OwnerFilter, total=False):
     """Filters of interrupted threads.
 
     Attributes:
-        answered: Return threads with answers that no run has used yet, instead of threads with unanswered interrupts.
-        scope: Only threads whose metadata contain this, because the caller may see only these.
-        scan: Maximum number of interrupts to read, at most 1,000; answered interrupts count, too. They are read
-            together, in three round trips. By default, up to 5,000 are read, in pages of 200.
+        answered: Return threads with unused answers instead of threads with unanswered interrupts.
+        scope: Only threads whose metadata contain this. It restricts what a user may see.
+        scan: Maximum number of interrupts to read in three round trips, at most 1,000. Answered interrupts count, too.
+            By default, up to 5,000 interrupts are read, 200 at a time.
     """
 
     answered: bool
@@ -33,13 +33,13 @@ class PendingInterrupt:
     """An interrupt that has no answer yet.
 
     Attributes:
-        interrupt_id: LangGraph's id of the interrupt. An answer must name it if several interrupts are pending.
+        interrupt_id: LangGraph's id of the interrupt.
         value: The argument of `interrupt()`. Objects of types that the serializer may not build are plain data.
         asked_at: Time of the interrupt, by the database's clock.
         response_schema: JSON Schema of the answer, if the graph gave one.
         task_id: The interrupted task.
         run_id: The run, if it is known.
-        error: Why the interrupt cannot be read. Then `interrupt_id` is empty, and `value` is `None`.
+        error: Why the interrupt cannot be read. If set, `interrupt_id` is empty, and `value` is `None`.
     """
 
     interrupt_id: str
@@ -52,7 +52,7 @@ class PendingInterrupt:
 
     @property
     def question(self) -> str | None:
-        """The beginning of the question, if a field of the value, like `question` or `message`, has it."""
+        """The beginning of the question, if the value has a field `question`, `description`, `message` or `prompt`."""
         return question_of(self.value)
 
 
@@ -65,9 +65,9 @@ class Answer:
         checkpoint_id: The interrupted checkpoint.
         interrupt_id: The interrupt.
         value: The answer.
-        answered_by: Name of the answerer, if it was given.
+        answered_by: Name of the answerer, if known.
         answered_at: Time of the answer, by the database's clock.
-        is_default: Whether this is the run's default answer, because no other answer came in time.
+        is_default: Whether this is the run's default answer.
         run_id: The run that resumes the thread with the answer; `None` if the interrupted run was not enqueued.
     """
 
@@ -87,7 +87,7 @@ class AnsweredInterrupt:
 
     Attributes:
         answer: The answer.
-        interrupt: The interrupt; `None` if its task has asked something else since.
+        interrupt: The interrupt; `None` if the task has raised another interrupt since.
     """
 
     answer: Answer
@@ -103,7 +103,7 @@ class InterruptedThread:
         checkpoint_id: The interrupted checkpoint.
         since: Time of the oldest unanswered interrupt.
         interrupts: The unanswered interrupts, oldest first.
-        answers: Stored answers that no run has used yet.
+        answers: Answers that no run has used yet.
         user_id: The thread's user, if the config named one.
         tenant_id: The thread's tenant, if the config named one.
         agent: The interrupted agent, if the config named one.
@@ -122,12 +122,12 @@ class InterruptedThread:
 
 
 def question_of(value: Any) -> str | None:
-    """Return the beginning of the question in an interrupt's value, if a field has a question."""
+    """Return the beginning of the question in an interrupt's value, or `None`."""
     return split_question(value)[0][:1000] or None
 
 
 def split_question(value: Any) -> tuple[str, Any]:
-    """Return the question in a field of an interrupt's value, and the value without it. The question may be empty."""
+    """Return the question in an interrupt's value, or an empty text, and the value without the question."""
     if not isinstance(value, Mapping):
         return "", value
     name = next((one for one in _QUESTIONS if isinstance(value.get(one), str) and value[one]), None)
