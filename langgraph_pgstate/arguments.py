@@ -1,4 +1,7 @@
-"""Arguments of a caller, validated: ids, addresses of checkpoints, texts, flags, times and JSON. No I/O."""
+"""Validation of a caller's arguments: ids, addresses of checkpoints, texts, flags, times and JSON. No I/O.
+
+The functions raise `ConfigurationError` if an argument is invalid.
+"""
 
 from __future__ import annotations
 
@@ -18,34 +21,22 @@ from langgraph_pgstate.scopes import Scope
 
 T = TypeVar("T")
 
-# Maximum number of bytes of a text that has a column of its own, like a run id in metadata.
+# Maximum number of bytes of a text with a column of its own, like a run id in metadata.
 _TEXT_BYTES: Final = 512
 
 
 def text_of(name: str, value: str | None) -> str | None:
-    """Return a text that PostgreSQL can store, or `None`.
-
-    Raises:
-        ConfigurationError: If it is of another type, or PostgreSQL cannot store it.
-    """
+    """Return a text that PostgreSQL can store, or `None`."""
     return None if value is None else identifier(name, value)
 
 
 def texts_of(filters: Mapping[str, Any], *names: str) -> dict[str, str | None]:
-    """Return validated filters that are texts, by name.
-
-    Raises:
-        ConfigurationError: If one is of another type, or PostgreSQL cannot store it.
-    """
+    """Return validated texts, by name."""
     return {name: text_of(name, filters.get(name)) for name in names}
 
 
 def flag_of(name: str, value: Any) -> bool:
-    """Return a value that is true or false.
-
-    Raises:
-        ArgumentTypeError: If it is no bool.
-    """
+    """Return a value that is true or false."""
     if not isinstance(value, bool):
         raise ArgumentTypeError(f"{name} must be true or false, not {value!r}")
     return value
@@ -54,14 +45,7 @@ def flag_of(name: str, value: Any) -> bool:
 def json_of(name: str, value: Mapping[str, Any] | None, *, is_content: bool = False) -> str | None:
     """Return a mapping as JSON text, or `None`.
 
-    Args:
-        name: The argument's name, for errors.
-        value: The mapping.
-        is_content: Whether NUL is removed. If false, NUL is refused, because removing it could make two different
-            owners equal.
-
-    Raises:
-        ConfigurationError: If it cannot be represented as JSON.
+    With `is_content`, NUL is removed. Otherwise, NUL is refused, because without NUL two owners could be equal.
     """
     if value is None:
         return None
@@ -79,11 +63,7 @@ def json_of(name: str, value: Mapping[str, Any] | None, *, is_content: bool = Fa
 
 
 def refuse_nul(name: str, value: Mapping[str, Any]) -> None:
-    """Refuse a mapping that holds NUL at any depth.
-
-    Raises:
-        ConfigurationError: If it holds NUL.
-    """
+    """Refuse a mapping that holds NUL at any depth."""
     for key, item in value.items():
         if has_nul(key) or has_nul(item):
             raise ConfigurationError(f"{name}[{key!r}] holds NUL, which PostgreSQL cannot store")
@@ -101,24 +81,17 @@ def has_nul(value: Any) -> bool:
 def request_scope(scope: Scope | None) -> list[str] | None:
     """Return a caller's scope as JSON texts; `None` if the caller sees all objects.
 
-    The caller sees an object if its metadata contain at least one of the texts.
-
-    Raises:
-        ConfigurationError: If it cannot be represented as JSON.
+    The caller sees an object whose metadata contain at least one of the texts.
     """
     if isinstance(scope, Sequence) and not isinstance(scope, str):
         return [json_of("scope", one) or "{}" for one in scope]
     found = json_of("scope", scope)
-    # An empty scope restricts nothing, because every mapping contains an empty mapping.
+    # Every mapping contains an empty mapping, so an empty scope restricts nothing.
     return None if found is None or not scope else [found]
 
 
 def time_of(name: str, value: datetime | None) -> datetime | None:
-    """Return a validated time, or `None`.
-
-    Raises:
-        ConfigurationError: If it has no time zone.
-    """
+    """Return a time with a time zone, or `None`."""
     if value is None:
         return None
     if not isinstance(value, datetime) or value.tzinfo is None:
@@ -127,31 +100,19 @@ def time_of(name: str, value: datetime | None) -> datetime | None:
 
 
 def stored_time_of(name: str, value: datetime | None) -> datetime | None:
-    """Return a validated time that is stored, or `None`.
-
-    Raises:
-        ConfigurationError: If it has no time zone, or is so early or late that Python cannot read it in all time zones.
-    """
+    """Return a time that can be stored and read in all time zones, or `None`."""
     if (found := time_of(name, value)) is not None and not 2 <= found.year <= 9998:
         raise ConfigurationError(f"{name} must be in the years 2 to 9998, not {found.isoformat()}")
     return found
 
 
 def times_of(filters: Mapping[str, Any], *names: str) -> dict[str, datetime | None]:
-    """Return validated times, by name.
-
-    Raises:
-        ConfigurationError: If one has no time zone.
-    """
+    """Return validated times, by name."""
     return {name: time_of(name, filters.get(name)) for name in names}
 
 
 def since_of(since: Moment | None) -> dict[str, Any]:
-    """Return the start of a time range as query parameters: a time, or an age by the database's clock.
-
-    Raises:
-        ConfigurationError: If it is neither.
-    """
+    """Return the start of a time range as query parameters: a time, or an age by the database's clock."""
     if isinstance(since, timedelta):
         return {"since": None, "age": since}
     return {"since": time_of("since", since), "age": None}
@@ -159,11 +120,7 @@ def since_of(since: Moment | None) -> dict[str, Any]:
 
 @contextmanager
 def understanding(name: str, value: str | None) -> Iterator[None]:
-    """Raise `ConfigurationError` if PostgreSQL cannot parse the caller's expression.
-
-    Raises:
-        ConfigurationError: If PostgreSQL cannot parse it.
-    """
+    """Raise `ConfigurationError` if PostgreSQL cannot parse the caller's expression."""
     try:
         yield
     except DatabaseError as error:
@@ -173,7 +130,7 @@ def understanding(name: str, value: str | None) -> Iterator[None]:
 
 
 class Address(NamedTuple):
-    """The address of a checkpoint. If `checkpoint_id` is `None`, it is the namespace's latest checkpoint."""
+    """The address of a checkpoint. Without a `checkpoint_id`, the address of the namespace's latest checkpoint."""
 
     thread_id: str
     checkpoint_ns: str
@@ -181,7 +138,7 @@ class Address(NamedTuple):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The config that LangGraph passes around, with exactly these three keys."""
+        """The config of the checkpoint, with exactly these three keys."""
         thread_id, checkpoint_ns, checkpoint_id = self
         return {
             "configurable": {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint_id}
@@ -193,11 +150,7 @@ class Address(NamedTuple):
 
 
 def thread_id_of(value: Any) -> str:
-    """Return a thread id as it is stored; a number or a UUID names the same thread as its string.
-
-    Raises:
-        ConfigurationError: If it is missing, empty, of another type or cannot be stored.
-    """
+    """Return a thread id as it is stored. A number or a UUID becomes a string."""
     if type(value) is not str:
         if value is None:
             raise MissingKeyError(
@@ -213,20 +166,12 @@ def thread_id_of(value: Any) -> str:
 
 
 def thread_ids_of(values: Iterable[Any]) -> tuple[str, ...]:
-    """Return thread ids as they are stored, without duplicates.
-
-    Raises:
-        ConfigurationError: If a single string is given, or an item is not a thread id.
-    """
+    """Return thread ids as they are stored, without duplicates."""
     return tuple(dict.fromkeys(map(thread_id_of, several("thread_ids", values))))
 
 
 def several(name: str, values: Iterable[T]) -> Iterable[T]:
-    """Return ids or names unchanged, but refuse a single string.
-
-    Raises:
-        ArgumentTypeError: If it is no list, or a single string is given, which would be read letter by letter.
-    """
+    """Return a list of ids or names. Refuse a single string, which would be read letter by letter."""
     if isinstance(values, str):
         raise ArgumentTypeError(f"{name} must be a list, not a string: use [{values!r}]")
     if not isinstance(values, Iterable):
@@ -235,11 +180,7 @@ def several(name: str, values: Iterable[T]) -> Iterable[T]:
 
 
 def identifier(name: str, value: str) -> str:
-    """Return an id, if PostgreSQL's `text` can store it.
-
-    Raises:
-        ConfigurationError: If it cannot be stored.
-    """
+    """Return an id that PostgreSQL can store."""
     if type(value) is not str:
         if not isinstance(value, str):
             raise ArgumentTypeError(f"{name} must be a string, not {type(value).__name__}")
@@ -250,16 +191,12 @@ def identifier(name: str, value: str) -> str:
 
 
 def check_key_size(names: str, *parts: str | None) -> None:
-    """Refuse ids that do not fit into an index entry.
-
-    Raises:
-        ConfigurationError: If together they are longer than `MAX_KEY_BYTES`.
-    """
+    """Refuse ids that together are longer than `MAX_KEY_BYTES`, and do not fit into an index entry."""
     total = 0
     for part in parts:
         if part:
             total += len(part)
-    # A character takes at most four bytes, so short ids need not be encoded.
+    # A character has at most four bytes.
     if total * 4 <= MAX_KEY_BYTES:
         return
     size = sum(len(part.encode()) for part in parts if part)
@@ -270,12 +207,8 @@ def check_key_size(names: str, *parts: str | None) -> None:
 
 
 def configurable_of(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return a config's `configurable`; empty if there is none.
-
-    Raises:
-        ConfigurationError: If the config is not a mapping.
-    """
-    # Test for a plain dict first: `isinstance` of the abstract class takes a microsecond.
+    """Return a config's `configurable`; an empty mapping if there is none."""
+    # Test for a plain dict first, because `isinstance` of an abstract class is slow.
     if config is not None and type(config) is not dict and not isinstance(config, Mapping):
         raise ArgumentTypeError(
             f'a config must be a dict such as {{"configurable": {{"thread_id": "..."}}}}, not {type(config).__name__}'
@@ -285,7 +218,7 @@ def configurable_of(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def address_of(config: Mapping[str, Any]) -> Address:
-    """Return the address that a config names; an absent or empty `checkpoint_id` means the latest checkpoint."""
+    """Return the address that a config names. Without a `checkpoint_id`, the address of the latest checkpoint."""
     configurable = config.get("configurable") if type(config) is dict else None
     if type(configurable) is not dict:
         configurable = configurable_of(config)
@@ -293,7 +226,7 @@ def address_of(config: Mapping[str, Any]) -> Address:
     checkpoint_ns = configurable.get("checkpoint_ns") or ""
     checkpoint_id = configurable.get("checkpoint_id") or None
     if type(thread_id) is type(checkpoint_ns) is type(checkpoint_id) is str and thread_id:
-        # Check all three at once, because nearly all ids are valid.
+        # Nearly all ids are valid, so check all three at once.
         text = thread_id + checkpoint_ns + checkpoint_id
         if text.isascii() and "\0" not in text:
             return Address(thread_id, checkpoint_ns, checkpoint_id)
@@ -305,7 +238,7 @@ def address_of(config: Mapping[str, Any]) -> Address:
 
 
 def text_or_none(value: Any) -> str | None:
-    """Return a value if it is a text that fits into a column of its own, otherwise `None`."""
+    """Return a text that fits into a column of its own; `None` for other values."""
     if type(value) is not str or "\0" in value:
         return None
     if value.isascii():

@@ -3,7 +3,7 @@
     PGStateError
     ├── ConfigurationError (ValueError)      an argument or a setting is wrong; nothing was written
     │   ├── ArgumentTypeError (TypeError)    an argument is of the wrong type
-    │   ├── MissingKeyError (KeyError)       a config or a checkpoint lacks a key that the call needs
+    │   ├── MissingKeyError (KeyError)       a config or a checkpoint lacks a required key
     │   ├── BlockingCallError (asyncio.InvalidStateError)
     │   │                                    a blocking call that would wait for its own event loop
     │   ├── ToolSetupError                   the setup of a tool does not match its ledger or graph
@@ -28,15 +28,15 @@
     │   ├── LeaseHeldError                   the thread's lease is held by another process or run
     │   └── LeaseLostError                   the lease expired or was taken over; further writes are refused
     ├── ThreadDeletedError                   the thread was deleted during a run
-    ├── ThreadHeldError                      the thread is under a legal hold, so nothing of it is deleted
+    ├── ThreadHeldError                      a legal hold protects the thread's rows from deletion
     ├── ThreadArchivedError                  the thread is in an archive, and must be restored first
     ├── ArchiveError                         an archive is missing or damaged
     │   └── ArchiveUnavailableError          the objects of an archive cannot be reached
-    ├── ThreadInUseError                     a process runs the thread, so its messages cannot be redacted
+    ├── ThreadInUseError                     a process runs the thread, so messages cannot be redacted
     ├── ThreadExistsError                    the id of a new thread belongs to an existing thread
     ├── AssistantExistsError                 the id of a new assistant belongs to an existing assistant
-    ├── AssistantInUseError                  an assistant has schedules that the caller may not delete with it
-    ├── ThreadBusyError                      the thread has another run, and this one must not wait for it
+    ├── AssistantInUseError                  an assistant has schedules that the caller may not delete
+    ├── ThreadBusyError                      the thread has another run, and the new run must not wait
     ├── RunFailedError                       an enqueued run ended with an error or took too long
     ├── RunCancelledError                    an enqueued run was cancelled, or deleted
     ├── RunTimeoutError (TimeoutError)       an enqueued run did not end while the caller waited
@@ -50,25 +50,24 @@
     │   ├── EncryptedError                   stored content is encrypted, and no key is given
     │   ├── NotEncryptedError                stored content is not encrypted where only encrypted content is accepted
     │   ├── DecryptionError                  stored content was changed, truncated, or moved from another row
-    │   ├── DataKeyError                     the data key of stored content is missing, or its master key is not given
+    │   ├── DataKeyError                     the data key of stored content, or its master key, is missing
     │   ├── DataKeyDestroyedError            the data key of stored content was destroyed, and its content with it
     │   ├── KeyUnavailableError              the master key does not respond; cached data keys stay in use
-    │   └── MissingKeysError                 data keys were not loaded; operations of this package load them themselves
+    │   └── MissingKeysError                 data keys are not in memory; callers do not see this error
     ├── ToolError
     │   ├── ToolOutcomeUnknownError          the outcome of a tool is unknown and must be settled
     │   ├── ToolFailedError                  the tool failed before and is not run again
     │   ├── ToolTimeoutError (TimeoutError)  the tool took too long
     │   ├── ToolBusyError                    the same action is running
-    │   └── ToolOvertakenError               another process took the action over; this outcome was not recorded
+    │   └── ToolOvertakenError               another process took over the action; this outcome was not recorded
     ├── RunBudgetExceededError               a run used up its budget of steps or tokens
     ├── BudgetExceededError (RuntimeError)   a tenant, user, agent or key used up its budget of money for the day
     └── DatabaseError
         ├── UnavailableError                 no connection is available, or the connection was lost
         └── ConflictError                    a transaction failed because of a concurrent one
 
-Parentheses name additional base classes: what LangGraph's own savers, or Python, would raise in such a case.
-`retryable` says whether the same call may succeed when it is repeated. A missing checkpoint is not an error: LangGraph
-expects `None`.
+Parentheses name additional base classes: the errors of LangGraph's own savers, or of Python. A call that raised an
+error with `retryable` may succeed when it is repeated. A missing checkpoint is not an error: LangGraph expects `None`.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ class PGStateError(Exception):
 
     Attributes:
         retryable: Whether the same call may succeed when it is repeated.
-        is_final: Whether the error ends the run even if a `ToolNode` is set to report errors to the model. A model that
-            saw the error could repeat the action under a new tool call id, which counts as a new action.
+        is_final: Whether the error ends the run, even if a `ToolNode` reports errors to the model. A model that sees
+            the error could repeat the action under a new id.
     """
 
     retryable: bool = False
@@ -96,7 +95,7 @@ class PGStateError(Exception):
 
     @property
     def _langgraph_invalid_resume(self) -> bool:
-        # If this is true, LangGraph raises the error in spite of `handle_tool_errors`. Sibling tasks run to their end.
+        # If true, LangGraph raises the error in spite of `handle_tool_errors`. Sibling tasks run to their end.
         return self.is_final
 
 
@@ -109,7 +108,7 @@ class ArgumentTypeError(ConfigurationError, TypeError):
 
 
 class MissingKeyError(ConfigurationError, KeyError):
-    """A config or a checkpoint without a key that the call needs. Nothing was written."""
+    """A config or a checkpoint lacks a required key. Nothing was written."""
 
     # A KeyError prints its message as a key, in quotes.
     __str__ = Exception.__str__
@@ -123,8 +122,8 @@ class SerializationError(PGStateError, TypeError, ValueError):
     """A value cannot be stored. Nothing was written.
 
     Attributes:
-        channel: The channel (or other place) the value was meant for.
-        type_name: Fully qualified name of the value's type.
+        channel: The channel, or the other place, of the value.
+        type_name: Qualified name of the value's type.
     """
 
     def __init__(self, channel: str, value: object, cause: BaseException) -> None:
@@ -143,7 +142,7 @@ class UnsafeTypeError(PGStateError):
 
     Attributes:
         types: `(module, name)` of every refused type.
-        where: The place that was being read.
+        where: The place of the data.
     """
 
     def __init__(self, where: str, types: list[tuple[str, str]], reasons: Sequence[str] = ()) -> None:
@@ -187,7 +186,7 @@ class SourceMissingError(SchemaMissingError):
         super().__init__(schema)
         self.args = (
             f"there are no LangGraph tables ({', '.join(tables)}) in schema {schema!r} of "
-            "the database to import from: name the old application's database, and the schema of its tables with "
+            "the source database: name the old application's database, and the schema of its tables with "
             "--from-schema or source_schema=...",
         )
 
@@ -197,8 +196,8 @@ class SchemaOutdatedError(SchemaError):
 
     Attributes:
         schema: The PostgreSQL schema.
-        found: The version of the database.
-        expected: The version this package works with.
+        found: The version of the schema.
+        expected: The version of this package.
     """
 
     def __init__(self, schema: str, found: int, expected: int) -> None:
@@ -209,12 +208,12 @@ class SchemaOutdatedError(SchemaError):
             else "upgrade langgraph_pgstate in this process"
         )
         super().__init__(
-            f"schema {schema!r} is at version {found}, this langgraph_pgstate works with {expected}: {remedy}."
+            f"schema {schema!r} is at version {found}, but this langgraph_pgstate requires {expected}: {remedy}."
         )
 
 
 class MigrationConflictError(SchemaError):
-    """An applied migration differs from the one this package ships.
+    """An applied migration differs from this package's.
 
     Attributes:
         version: The migration's number.
@@ -224,8 +223,8 @@ class MigrationConflictError(SchemaError):
         self.version = version
         found = f"migration {version:04d}_{name}"
         super().__init__(
-            f"{found} was applied with a different text than this package ships; the schema was changed by hand or by "
-            "a different build. Compare with `pgstate setup --sql`."
+            f"{found} was applied with a different text than this package's; the schema was changed by hand or by a "
+            "different build. Compare with `pgstate setup --sql`."
             if name == expected
             else f"{found} was applied by a version before 0.1.0, whose migrations this package cannot continue: "
             "export the threads with that version (`pgstate export-langgraph`), and import them into a new schema "
@@ -234,9 +233,9 @@ class MigrationConflictError(SchemaError):
 
 
 class TenantError(SchemaError):
-    """The tables keep tenants apart but no tenant is named, or a tenant is named but they do not keep tenants apart.
+    """The tables keep tenants apart but no tenant is named, or the reverse. Nothing was written.
 
-    Also raised if the server, the role or the rows do not allow tenants to be kept apart. Nothing was written.
+    Also raised if the server, the role or the rows do not allow tenants to be kept apart.
     """
 
 
@@ -299,10 +298,10 @@ class StaleMemoryError(PGStateError):
 
     Attributes:
         namespace: Namespace of the item.
-        key: Its key.
+        key: Key of the item.
         expected: The version that the caller had read; 0 for none.
         found: The current version; 0 for none.
-        changed_by: User or service that stored the current version, or that deleted the item.
+        changed_by: User or service that stored the current version, or deleted the item.
         changed_at: Time of that change.
     """
 
@@ -334,7 +333,7 @@ class StaleHeadError(PGStateError):
     Attributes:
         thread_id: The thread.
         checkpoint_ns: The namespace.
-        checkpoint_id: The checkpoint that is no longer the head of its branch; empty if there was none.
+        checkpoint_id: The checkpoint that is no longer the head of the branch; empty if there was none.
         winner_id: The checkpoint that advanced the branch; `None` if the head was removed.
     """
 
@@ -359,22 +358,21 @@ class StaleHeadError(PGStateError):
 class CheckpointOrderError(PGStateError):
     """The id of a checkpoint does not sort after its parent's. Nothing was written.
 
-    The head of a thread is its greatest checkpoint id, so later runs would not find such a checkpoint.
+    A run continues from the greatest checkpoint id, so later runs would not find such a checkpoint.
 
     Attributes:
         thread_id: The thread.
         checkpoint_ns: The namespace.
         checkpoint_id: The checkpoint.
-        parent_id: Its parent.
+        parent_id: The parent.
     """
 
     def __init__(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str, parent_id: str) -> None:
         where = f"thread {thread_id!r}" + (f" namespace {checkpoint_ns!r}" if checkpoint_ns else "")
         super().__init__(
-            f"checkpoint {checkpoint_id} of {where} does not sort after its parent {parent_id}. The head of a thread "
-            "is its greatest checkpoint id, so this checkpoint would not be found. Either its id was made before the "
-            "parent was read, by a process whose clock is behind, or LangGraph did not make one of the two ids. "
-            "Run again"
+            f"checkpoint {checkpoint_id} of {where} does not sort after its parent {parent_id}, so later runs would "
+            "not find this checkpoint. Either the clock of the process is behind, and the id was made before the "
+            "parent was read, or LangGraph did not make one of the ids. Run again"
         )
         self.thread_id = thread_id
         self.checkpoint_ns = checkpoint_ns
@@ -402,8 +400,7 @@ class LeaseHeldError(LeaseError):
         expires_at: End of the lease, unless it is renewed.
         fencing_token: Number of the lease.
         acquired_at: Start of the lease, by the database's clock.
-        run_id: The run that holds the lease; `None` if it has neither stored a checkpoint under this lease nor been
-            recorded yet.
+        run_id: The run that holds the lease; `None` if the run is not known yet.
     """
 
     retryable = True
@@ -431,17 +428,17 @@ class LeaseHeldError(LeaseError):
         return f"{since} until {self.expires_at}"
 
     def of_own_run(self, is_same_starter: bool) -> LeaseHeldError:
-        """Return this error with another message: an unfinished run of this same process holds the lease.
+        """Return this error with a message about an unfinished run of this process that holds the lease.
 
         Args:
-            is_same_starter: Whether the calling thread or task started that run.
+            is_same_starter: Whether the calling thread or task started the run.
         """
         starter = ", started by this same thread or task," if is_same_starter else ""
         whose = f"run {self.run_id!r}" if self.run_id else "a run"
         self.args = (
             f"the lease of thread {self.thread_id!r} is held by {whose} of this same process{starter} that has not "
-            f"ended,{self._times}: read its stream to the end or close it; until then, no other call can write to the "
-            "thread",
+            f"ended,{self._times}: read the run's stream to the end, or close the stream; until then, no other call "
+            "can write to the thread",
         )
         return self
 
@@ -479,18 +476,18 @@ class ThreadDeletedError(PGStateError):
 
 
 class ThreadHeldError(PGStateError):
-    """A person has put the thread under a legal hold, so nothing of it is deleted. Nothing was written.
+    """A legal hold protects the thread's rows from deletion. Nothing was written.
 
     Attributes:
         thread_id: The thread.
-        held_by: Name of the person; of the first one if there are several holds.
+        held_by: Name of the person who holds the thread; for several holds, the first person.
         reason: The reason of the hold.
         since: Start of the hold.
     """
 
     def __init__(self, thread_id: str, held_by: str, reason: str, since: datetime) -> None:
         super().__init__(
-            f"nothing is deleted of thread {thread_id!r}: it is held by {held_by} since {since} ({reason})"
+            f"thread {thread_id!r} is held by {held_by} since {since} ({reason}), so none of its rows are deleted"
         )
         self.thread_id = thread_id
         self.held_by = held_by
@@ -499,7 +496,7 @@ class ThreadHeldError(PGStateError):
 
 
 class ThreadArchivedError(PGStateError):
-    """The thread is archived: its rows are not in the database until it is restored. Nothing was written.
+    """The thread is archived, and must be restored first. Nothing was written.
 
     Attributes:
         thread_id: The thread.
@@ -518,10 +515,10 @@ class ThreadArchivedError(PGStateError):
 
 
 class ArchiveError(PGStateError):
-    """An object of an archive is missing or damaged. Nothing was written to the database, and nothing deleted from it.
+    """An object of an archive is missing or damaged. The database was not changed.
 
     Attributes:
-        where: The object, and the damaged part of it.
+        where: The object, and the damaged part.
     """
 
     def __init__(self, where: str, why: str) -> None:
@@ -536,7 +533,7 @@ class ArchiveUnavailableError(ArchiveError):
 
 
 class ThreadInUseError(PGStateError):
-    """A process runs the thread, so nothing is redacted: the process would store the content again from its memory.
+    """A process runs the thread, so nothing is redacted: the process would store the content again from memory.
 
     Attributes:
         thread_id: The thread.
@@ -547,14 +544,14 @@ class ThreadInUseError(PGStateError):
 
     def __init__(self, thread_id: str, why: str) -> None:
         super().__init__(
-            f"nothing is redacted in thread {thread_id!r}: {why}. End its run, or wait for its end, and repeat the call"
+            f"nothing is redacted in thread {thread_id!r}: {why}. End the run, or wait for its end, and repeat the call"
         )
         self.thread_id = thread_id
         self.why = why
 
 
 class ThreadExistsError(PGStateError):
-    """A thread with the id of the new thread exists already. Nothing was written.
+    """The id of a new thread belongs to an existing thread. Nothing was written.
 
     Attributes:
         thread_id: The thread.
@@ -566,7 +563,7 @@ class ThreadExistsError(PGStateError):
 
 
 class AssistantExistsError(PGStateError):
-    """An assistant with the id of the new assistant exists already. Nothing was written.
+    """The id of a new assistant belongs to an existing assistant. Nothing was written.
 
     Attributes:
         assistant_id: The assistant.
@@ -578,7 +575,7 @@ class AssistantExistsError(PGStateError):
 
 
 class AssistantInUseError(PGStateError):
-    """An assistant has schedules that the caller may not delete with it. Nothing was written.
+    """An assistant has schedules that the caller may not delete. Nothing was written.
 
     Attributes:
         assistant_id: The assistant.
@@ -594,8 +591,8 @@ class ThreadBusyError(PGStateError):
 
     Attributes:
         thread_id: The thread.
-        run_id: The other run; `None` if it was not enqueued.
-        since: Time at which it was claimed, or enqueued if it is pending.
+        run_id: The other run; `None` if the other run was not enqueued.
+        since: Time of the other run's claim; for a pending run, time of the enqueueing.
     """
 
     retryable = True
@@ -616,7 +613,7 @@ class RunFailedError(PGStateError):
         run_id: The run.
         status: `error` or `timeout`.
         error_type: Qualified name of the run's exception.
-        error_message: Its message.
+        error_message: Message of the run's exception.
     """
 
     def __init__(
@@ -648,7 +645,7 @@ class RunCancelledError(PGStateError):
 
 
 class RunTimeoutError(PGStateError, TimeoutError):
-    """An enqueued run did not end while the caller waited. It is still pending or running.
+    """An enqueued run did not end while the caller waited. The run is still pending or running.
 
     Attributes:
         thread_id: The thread.
@@ -670,7 +667,7 @@ class AlreadyDoneError(PGStateError):
     """Another person did the same action first. Nothing was written.
 
     Attributes:
-        thread_id: The thread; `schedule:NAME` if it is a schedule.
+        thread_id: The thread; `schedule:NAME` for a schedule.
         action: The action.
         done_by: Name of the person.
         done_at: Time of the action.
@@ -692,9 +689,9 @@ class AlreadyAnsweredError(PGStateError):
     Attributes:
         thread_id: The thread.
         interrupt_id: The interrupt.
-        answered_by: Name of the answerer, if it was given.
+        answered_by: Name of the answerer, if known.
         answered_at: Time of the answer.
-        is_default: Whether it is the default answer of the run, because no other was given in time.
+        is_default: Whether this is the default answer of the run.
     """
 
     def __init__(
@@ -736,7 +733,7 @@ class StateVersionError(PGStateError):
     Attributes:
         where: The checkpoint.
         found: The checkpoint's version.
-        expected: The newest known version; `None` if none was configured, which counts as 1.
+        expected: The newest known version; `None` if no version was configured, so that only version 1 is known.
         oldest: The oldest known version.
     """
 
@@ -765,8 +762,8 @@ class UpcastError(PGStateError):
 
     def __init__(self, where: str, version: int, why: str) -> None:
         super().__init__(
-            f"the upcaster to state version {version} failed on {where}: {why}. Not every checkpoint has every "
-            "channel, so an upcaster must check that a channel is present"
+            f"the upcaster to state version {version} failed on {where}: {why}. A checkpoint may lack channels, so an "
+            "upcaster must check that a channel is present"
         )
         self.where = where
         self.version = version
@@ -787,11 +784,11 @@ class CorruptStateError(PGStateError):
 
 
 class UnreadableFormatError(PGStateError):
-    """This installation cannot read the format of the stored bytes. They are intact and were not changed.
+    """This installation cannot read the format of intact stored bytes.
 
     Attributes:
         where: The checkpoint, segment or write.
-        why: The package and version, or the serializer, that is needed.
+        why: The required package and version, or the required serializer.
     """
 
     def __init__(self, where: str, why: str) -> None:
@@ -820,7 +817,7 @@ class ToolError(PGStateError):
 
 
 class ToolOutcomeUnknownError(ToolError):
-    """The process of a tool call ended before the outcome was recorded. The effect of the call is unknown."""
+    """The process of a tool call ended before the outcome was recorded. The effect is unknown."""
 
     is_final = True
 
@@ -841,7 +838,7 @@ class ToolFailedError(ToolError):
 
     Attributes:
         error_type: Qualified name of the recorded exception.
-        error_message: Its message.
+        error_message: Message of the recorded exception.
     """
 
     def __init__(
@@ -852,15 +849,15 @@ class ToolFailedError(ToolError):
             tool,
             thread_id,
             idempotency_key,
-            f'failed with {error_type}: {error_message}. It is not run again: give it on_error="retry", or call '
+            f'failed with {error_type}: {error_message}. To run the tool again, give it on_error="retry", or call '
             'settle(thread_id, key, "retry").',
         )
 
 
 class ToolTimeoutError(ToolError, TimeoutError):
-    """A tool took longer than its policy allows. Until the code of the tool ends, the outcome is unknown.
+    """A tool took longer than its policy allows. The outcome is unknown until the tool's code ends.
 
-    When the code ends, the outcome is recorded. If the tool is transactional, its transaction was rolled back.
+    When the code ends, the outcome is recorded. The transaction of a transactional tool was rolled back.
     """
 
     def __init__(self, tool: str, thread_id: str, idempotency_key: str, seconds: float) -> None:
@@ -869,17 +866,14 @@ class ToolTimeoutError(ToolError, TimeoutError):
 
 
 class ToolBusyError(ToolError):
-    """The same action is running, and did not end while this call waited.
-
-    The action runs in another live process, or in this process, for example in a thread whose caller was cancelled.
-    """
+    """The same action is running, in this or another process, and did not end while this call waited."""
 
     retryable = True
     is_final = True
 
 
 class ToolOvertakenError(ToolError):
-    """Another process took over this action while it ran in this process. This process' outcome was not recorded."""
+    """Another process took over an action that ran in this process. This process's outcome was not recorded."""
 
     is_final = True
 
@@ -925,7 +919,7 @@ class EncryptionError(PGStateError):
 
 
 class EncryptedError(EncryptionError):
-    """Stored content is encrypted, and this program has no keys. It was not changed.
+    """Stored content is encrypted, and this program has no keys.
 
     Attributes:
         where: The place of the content.
@@ -938,8 +932,6 @@ class EncryptedError(EncryptionError):
 
 class NotEncryptedError(EncryptionError):
     """Stored content is not encrypted where only encrypted content is accepted.
-
-    The content was stored without encryption, or by another program.
 
     Attributes:
         where: The place of the content.
@@ -966,7 +958,7 @@ class DecryptionError(EncryptionError):
 
 
 class DataKeyError(EncryptionError):
-    """The data key of stored content is missing, or is wrapped by a master key that is not given.
+    """The data key of stored content is missing, or the encryption does not have its master key.
 
     Attributes:
         key_id: The data key.
@@ -979,7 +971,7 @@ class DataKeyError(EncryptionError):
 
 
 class DataKeyDestroyedError(EncryptionError):
-    """The data key of stored content was destroyed, so that the content cannot be read any more.
+    """The data key of stored content was destroyed, so the content cannot be read.
 
     Attributes:
         key_id: The data key.
@@ -987,11 +979,11 @@ class DataKeyDestroyedError(EncryptionError):
 
     def __init__(self, key_id: str) -> None:
         self.key_id = key_id
-        super().__init__(f"data key {key_id} was destroyed, and what it encrypts cannot be read any more")
+        super().__init__(f"data key {key_id} was destroyed, so the content that it encrypts cannot be read")
 
 
 class KeyUnavailableError(EncryptionError):
-    """The master key does not respond. This process can still use cached data keys. Nothing was written.
+    """The master key does not respond. Cached data keys stay in use. Nothing was written.
 
     Attributes:
         master_id: The master key.
@@ -1006,10 +998,10 @@ class KeyUnavailableError(EncryptionError):
 
 
 class MissingKeysError(EncryptionError):
-    """Data keys are not in memory. The package loads them and runs the operation again, so callers do not see this.
+    """Data keys are not in memory. The package loads them and repeats the operation, so callers do not see this error.
 
     Attributes:
-        wanted: The missing keys, as pairs of a kind (`key`, `scope` or `thread`) and a name.
+        wanted: Kind (`key`, `scope` or `thread`) and name of each missing key.
     """
 
     retryable = True

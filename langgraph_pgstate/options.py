@@ -16,35 +16,30 @@ if TYPE_CHECKING:
     from langgraph_pgstate.encryption import Encryption
 
 DEFAULT_SCHEMA = "pgstate"
-# A b-tree entry has at most 2,704 bytes, a third of a page. Some of them are left for the index tuple's header.
+# A b-tree entry has at most 2,704 bytes, a third of a page. Its header takes some of them.
 MAX_KEY_BYTES = 2600
 
 TtlStrategy = Literal["delete", "keep_latest"]
 """What happens to an expired thread: it is deleted, or all but its newest checkpoints are pruned."""
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
-# Finds names of settings classes in an option's annotation.
+# Names of settings classes in an option's annotation.
 _SETTINGS = re.compile(r"(?:Settings|Policy|Keys)\b")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def check_options(owner: type, options: Mapping[str, Any], known: type) -> None:
-    """Refuse unknown options, and values of another type for options that take settings.
-
-    Args:
-        owner: The class that takes the options, for the error.
-        options: The options.
-        known: A typed dictionary of the options that exist.
+    """Refuse options that the typed dictionary `known` does not have, and settings of another type.
 
     Raises:
-        ArgumentTypeError: If an option is unknown or of another type; the error names the option.
+        ArgumentTypeError: If an option is unknown or has another type.
     """
     for name, value in options.items():
         if name not in known.__annotations__:
             raise ArgumentTypeError(
                 f"{owner.__name__} has no option {name!r}; its options are {', '.join(sorted(known.__annotations__))}"
             )
-        # Compare names of classes, because most settings are imported only when they are used.
+        # Compare names, because most classes of settings are imported later.
         expected = getattr(known.__annotations__[name], "__forward_arg__", "")
         kinds = {"None"} if value is None else {kind.__name__ for kind in type(value).__mro__}
         if _SETTINGS.search(expected) and kinds.isdisjoint(expected.split(" | ")):
@@ -67,45 +62,33 @@ def age(text: str) -> timedelta:
 
 
 def check_ttl(name: str, ttl: Any) -> timedelta:
-    """Return a time to live that is usable.
-
-    Raises:
-        ConfigurationError: If it is no timedelta, not positive, or longer than 1,000 years.
-    """
+    """Return a validated time to live."""
     if not isinstance(ttl, timedelta) or not timedelta(0) < ttl <= timedelta(days=366_000):
         raise ConfigurationError(f"{name} must be a timedelta of more than 0 and less than 1,000 years, not {ttl!r}")
     return ttl
 
 
 def check_ttl_strategy(name: str, strategy: Any) -> TtlStrategy:
-    """Return what happens to an expired thread.
-
-    Raises:
-        ConfigurationError: If it is neither `delete` nor `keep_latest`.
-    """
+    """Return a validated strategy for expired threads."""
     if strategy not in ("delete", "keep_latest"):
         raise ConfigurationError(f"{name} must be 'delete' or 'keep_latest', not {strategy!r}")
     return "delete" if strategy == "delete" else "keep_latest"
 
 
 def check_lasting(url: str) -> str:
-    """Return the URL of a place whose objects remain when this process ends. The URL's form is checked later.
-
-    Raises:
-        ConfigurationError: If the URL names the memory of this process.
-    """
+    """Return a URL. Refuse a URL that names the memory of this process."""
     if url.strip().lower().startswith("memory:"):
         raise ConfigurationError(
-            f"the URL must name a bucket or a folder: what is stored at {url!r} is lost when the process ends"
+            f"the URL must name a bucket or a folder, not {url!r}, which is lost when the process ends"
         )
     return url
 
 
 def check_schema_name(schema: str) -> str:
-    """Return `schema` if it can be written into SQL without quotes.
+    """Return the name of a schema, if SQL needs no quotes for it.
 
     Raises:
-        ConfigurationError: If it is not a lower-case identifier of at most 63 characters, or it is PostgreSQL's own.
+        ConfigurationError: If the name is not a lower-case identifier of at most 63 characters, or is PostgreSQL's own.
     """
     if not isinstance(schema, str) or not _SCHEMA_NAME.fullmatch(schema):
         raise ConfigurationError(
@@ -122,11 +105,7 @@ DSN_VARIABLE = "PGSTATE_DSN"
 
 
 def dsn_from_environment(environment: Mapping[str, str]) -> str | None:
-    """Return the connection string that `PGSTATE_DSN` names; `None` if it is not set.
-
-    Raises:
-        ConfigurationError: If it is set, but empty.
-    """
+    """Return the connection string in `PGSTATE_DSN`; `None` if the variable is not set. Refuse an empty value."""
     dsn = environment.get(DSN_VARIABLE)
     if dsn is not None and not dsn.strip():
         raise ConfigurationError(
@@ -141,12 +120,12 @@ class PoolSettings:
 
     Attributes:
         min_size: Connections kept open.
-        max_size: Maximum number of connections, and of calls at the same time. If all are in use, one more is opened
-            for a moment to renew leases and the liveness of tool executions.
-        timeout: Seconds that a call waits for connections, in all its tries together, before `UnavailableError`. Also
-            seconds to wait for the server when a pool is opened. In an outage, later calls count this time from the
-            first failed call, so that a run does not wait again in each call; but each waits at least two seconds.
-        max_idle: Seconds an unused connection above `min_size` stays open.
+        max_size: Maximum number of connections, and of concurrent calls. If all connections are in use, one more is
+            opened for a moment to renew leases and the liveness of tool executions.
+        timeout: Seconds that a call waits for connections, in all attempts together, before `UnavailableError`. Also
+            seconds to wait for the server when a pool is opened. In an outage, this time begins with the first failed
+            call, so that a run does not wait again in each call. Each call waits at least two seconds.
+        max_idle: Seconds for which an unused connection above `min_size` stays open.
         max_lifetime: Seconds after which a connection is replaced, so that a failover and new credentials take effect.
     """
 
@@ -158,7 +137,7 @@ class PoolSettings:
 
     @classmethod
     def of(cls, pool: PoolSettings | bool | int) -> PoolSettings | None:
-        """Read the `pool=` argument: settings, a maximum size, `True` for the defaults, `False` for one connection."""
+        """Return the settings of the argument `pool`; `None` for one connection."""
         if isinstance(pool, PoolSettings):
             return pool
         if pool is True:
@@ -172,15 +151,15 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Number of tries of an idempotent operation, and the delays between them.
+    """Number of attempts of an idempotent operation, and the delays between attempts.
 
-    The delays are part of the time that `PoolSettings.timeout` allows (30 seconds without a pool). A write that is
-    refused because the server is read-only is tried once more, on a new connection.
+    Attempts and delays together take at most `PoolSettings.timeout` (30 seconds without a pool). A write that a
+    read-only server refuses is tried once more, on a new connection.
 
     Attributes:
-        attempts: Tries in all, the first included.
-        base_delay: Seconds before the second try; doubles with each further one.
-        max_delay: Maximum number of seconds between two tries.
+        attempts: Maximum number of attempts.
+        base_delay: Seconds before the second attempt. The delay doubles with each further attempt.
+        max_delay: Maximum number of seconds between two attempts.
     """
 
     attempts: int = 6
@@ -188,7 +167,7 @@ class RetryPolicy:
     max_delay: float = 2.0
 
     def delay(self, attempt: int, jitter: float) -> float:
-        """Return the seconds to wait after the failed try number `attempt` (from 1); `jitter` is random in [0, 1)."""
+        """Return the seconds to wait after failed attempt number `attempt`, from 1. `jitter` is random in [0, 1)."""
         ceiling = min(self.max_delay, self.base_delay * 2.0 ** (attempt - 1))
         return ceiling * (0.5 + jitter / 2)
 
@@ -198,8 +177,8 @@ class ConnectionOptions(TypedDict, total=False):
 
     Attributes:
         pool: Pool settings, a maximum size, `True` for 1 to 10 connections (the default), `False` for one connection.
-        prepare_threshold: Executions of a statement after which it is prepared on its connection; `None` never
-            prepares, for poolers that don't track prepared statements.
+        prepare_threshold: Number of executions after which a statement is prepared on its connection. `None` prepares
+            no statement, for poolers that do not support prepared statements.
     """
 
     pool: PoolSettings | bool | int
@@ -213,7 +192,7 @@ Guard = str | Sequence[str] | None
 """Writes that a saver refuses: `"head"`, `"lease"`, both, or none."""
 
 Upcaster = Callable[..., Mapping[str, Any]]
-"""Function from the channel values of one version to those of the next; a second parameter gets the namespace."""
+"""Function that converts channel values to the next version. A second parameter gets the namespace."""
 
 DEFAULT_CACHE_BYTES = 128 * 1024 * 1024
 MAX_LEASE_SECONDS = 366 * 24 * 3600.0
@@ -224,7 +203,7 @@ _DEFAULT_TOMBSTONES = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class ThreadKeys:
-    """Keys of `configurable` and `metadata` that name a thread's owner. The first key that has a value counts.
+    """Keys of `configurable` and `metadata` that name a thread's owner. The first key with a value counts.
 
     Attributes:
         tenant: Keys of the tenant.
@@ -248,12 +227,12 @@ class GuardSettings:
     """Writes that are refused, and how long a run waits for a lease.
 
     Attributes:
-        head: Whether a checkpoint is refused if its parent is no longer the head of its branch.
+        head: Whether a checkpoint is refused if its parent is no longer the head of the branch.
         lease: Whether a run takes a lease on its thread. Writes of a run without the lease are refused.
-        lease_ttl: Seconds after which a lease expires. A live process renews it three times in this period.
+        lease_ttl: Seconds after which a lease expires. A live process renews the lease three times in this period.
         on_busy: What a run does when another run holds the lease: `raise` or `wait`.
         wait_timeout: Seconds that a run waits for the lease.
-        tombstones_for: How long late writes to a deleted thread are refused; zero for not at all.
+        tombstones_for: How long late writes to a deleted thread are refused. Zero refuses none.
     """
 
     head: bool = False
@@ -265,11 +244,7 @@ class GuardSettings:
 
     @classmethod
     def of(cls, options: SaverOptions) -> GuardSettings:
-        """Check a saver's options. With a guard, tombstones are kept for a day unless another time is given.
-
-        Raises:
-            ConfigurationError: If an option is not usable.
-        """
+        """Return the settings of a saver's options. With a guard, tombstones are kept for a day by default."""
         guard = options.get("guard")
         lease_ttl = options.get("lease_ttl", _DEFAULT_LEASE_TTL)
         on_busy = options.get("on_busy", "raise")
@@ -298,7 +273,7 @@ class GuardSettings:
 
     @property
     def keeps_tombstones(self) -> bool:
-        """Whether a deleted thread leaves a tombstone, and whether writes look for tombstones."""
+        """Whether deleted threads leave tombstones, for which writes look."""
         return self.tombstones_for > timedelta(0)
 
 
@@ -309,38 +284,35 @@ class SaverOptions(TypedDict, total=False):
         schema: PostgreSQL schema of the tables; `pgstate` by default.
         tenant: The only tenant whose rows are seen and written, in tables that keep tenants apart; see
             `setup(tenancy="rls")`.
-        serde: Serializer of values; LangGraph's own by default. A serializer that is passed here decides for itself
-            which types it builds. It may encrypt values. Therefore a state copies chat messages to their table in
-            clear text only with LangGraph's own serializer.
+        serde: Serializer of values. By default, LangGraph's own. Another serializer decides which types it builds, and
+            may encrypt values, so a state copies no chat messages in clear text.
         allowed_types: Further types that may be built: classes, or names like `"shop.state:Order"`, whose modules are
-            imported now. LangGraph's own types are always built. Unless `strict` is set, data types of modules that
-            this process has imported are built, too: dataclasses, pydantic models, enums, named tuples, attrs classes,
-            subclasses of the standard library's values. Building a value calls its class. `["*"]` allows all types and
-            trusts whoever can write to the database.
+            imported now. LangGraph's own types are always built. Unless `strict` is set, data types of imported modules
+            are built, too: dataclasses, pydantic models, enums, named tuples, attrs classes, subclasses of the standard
+            library's values. Building a value calls its class. `["*"]` allows all types, and trusts everyone who can
+            write to the database.
         strict: Whether only LangGraph's own types and `allowed_types` are built, as with
             `LANGGRAPH_STRICT_MSGPACK=true`.
-        retry: How operations are repeated when a connection is lost.
+        retry: How operations are repeated after a lost connection.
         thread_keys: Keys of `configurable` and `metadata` that name a thread's tenant, user and agent.
         state_version: Version of this program's state, stored with each checkpoint. A checkpoint without a version
             counts as version 1.
-        upcasters: By version, the function that makes channel values of that version from values of the version before,
-            like `{2: rename_user, 3: split_name}`. They are applied when older checkpoints are read; nothing is
-            rewritten until the thread goes on. A function with two parameters is called for checkpoints of subgraphs,
-            too, and gets the subgraph's namespace, without task ids.
-        on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor, with
-            an entry in the log and an event of the thread.
-        guard: `"head"` refuses a checkpoint if another process has advanced its branch since it was read. `"lease"`
-            makes a run take its thread's lease when it starts, and refuses writes of a run without the lease. A tuple
+        upcasters: Functions by target version, like `{2: rename_user, 3: split_name}`. Each function converts channel
+            values of the version before, when an older checkpoint is read. A function with two parameters is called for
+            checkpoints of subgraphs, too, and gets the subgraph's namespace without task ids.
+        on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to continue from the nearest good ancestor, and
+            to log the damage and store an event.
+        guard: `"head"` refuses a checkpoint if another process has advanced the branch since it was read. `"lease"`
+            makes a run take the thread's lease at its start, and refuses writes of a run without the lease. A tuple
             sets both. By default, no write is refused, as in LangGraph.
-        lease_ttl: Seconds after which a lease expires that is not renewed; a live process renews it.
+        lease_ttl: Seconds after which a lease expires that is not renewed.
         on_busy: What a run does when another run holds the lease: `"raise"` or `"wait"`.
         wait_timeout: Seconds that a run waits for the lease.
-        tombstones_for: How long late writes to a deleted thread are refused. During this time, its id is not used again
-            unless the thread is revived. By default a day with a guard, and zero without one.
-        encryption: Encrypts content under data keys that a master key wraps; see `Encryption`. By default nothing is
-            encrypted.
-        cache_bytes: Memory for a cache of the values that were written and read last: 128 MB by default; 0 for no
-            cache, which costs each put one more round trip.
+        tombstones_for: How long late writes to a deleted thread are refused. During this time, the id cannot be used
+            again unless the thread is revived. By default, a day with a guard, and zero without a guard.
+        encryption: Encrypts content; see `Encryption`. By default, nothing is encrypted.
+        cache_bytes: Memory for a cache of the values that were written and read last. By default, 128 MB. With 0, each
+            put takes one more round trip.
     """
 
     schema: str
@@ -371,7 +343,7 @@ class DatabaseOptions(ConnectionOptions, total=False):
 
     Attributes:
         schema: PostgreSQL schema of the tables.
-        retry: How operations are repeated when a connection is lost.
+        retry: How operations are repeated after a lost connection.
     """
 
     schema: Required[str]
@@ -379,20 +351,12 @@ class DatabaseOptions(ConnectionOptions, total=False):
 
 
 def schema_of(options: SaverOptions) -> str:
-    """Return the schema that some options name.
-
-    Raises:
-        ConfigurationError: If it is not usable.
-    """
+    """Return the validated schema that some options name."""
     return check_schema_name(options.get("schema", DEFAULT_SCHEMA))
 
 
 def database_options(options: SaverOptions) -> DatabaseOptions:
-    """Return the subset of the options that `Database.open` takes.
-
-    Raises:
-        ConfigurationError: If the schema is not usable.
-    """
+    """Return the options that `Database.open` takes."""
     taken = {name: value for name, value in options.items() if name in DatabaseOptions.__annotations__}
     return cast("DatabaseOptions", {**taken, "schema": schema_of(options)})
 
@@ -400,10 +364,10 @@ def database_options(options: SaverOptions) -> DatabaseOptions:
 def check_allowed_types(
     allowed: AllowedTypes, option: str = "allowed_types"
 ) -> tuple[type | tuple[str, str], ...] | Literal[True]:
-    """Return the allowed types as classes or pairs of `(module, name)`; `True` for `"*"`, which allows all types.
+    """Return the allowed types as classes or pairs `(module, name)`; `True` for `["*"]`, which allows all types.
 
     Raises:
-        ConfigurationError: If one is neither a class nor named like `shop.state:Order`.
+        ConfigurationError: If a type is neither a class nor a name like `shop.state:Order`.
     """
     if isinstance(allowed, str) or not isinstance(allowed, Iterable):
         raise ConfigurationError(

@@ -22,22 +22,14 @@ FIRST, LAST = "-infinity", "infinity"
 
 
 def page_size(limit: int, name: str = "limit") -> int:
-    """Return a validated page size. `name` is the argument's name, for the error.
-
-    Raises:
-        ConfigurationError: If it is not from 1 to `MAX_PAGE`.
-    """
+    """Return a validated page size, from 1 to `MAX_PAGE`."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_PAGE:
         raise ConfigurationError(f"{name} must be from 1 to {MAX_PAGE}, not {limit!r}; follow `next` for more")
     return limit
 
 
 def offset_of(offset: int) -> int:
-    """Return a validated number of items to skip.
-
-    Raises:
-        ConfigurationError: If it is negative, too large, or no integer.
-    """
+    """Return a validated number of items to skip."""
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**31:
         raise ConfigurationError(f"offset must be an integer from 0 to 2,147,483,647, not {offset!r}")
     return offset
@@ -46,13 +38,7 @@ def offset_of(offset: int) -> int:
 def sorting_of(filters: Mapping[str, Any], noun: str, keys: Sequence[str]) -> dict[str, Any]:
     """Return the parameters `by`, `ascending`, `offset` and `page_size` of a list that is read by offset.
 
-    Args:
-        filters: The caller's filters.
-        noun: The listed objects, in the plural, for the error.
-        keys: The keys by which they can be sorted, the default first.
-
-    Raises:
-        ConfigurationError: If a filter is not usable.
+    `keys` has the columns to sort by, the default first. `noun` names the listed objects in errors.
     """
     by = filters.get("by", keys[0])
     if by not in keys:
@@ -69,10 +55,10 @@ def encode_cursor(kind: str, values: Sequence[Any]) -> str:
 
 
 def decode_cursor(kind: str, cursor: str | None, first: Sequence[Any]) -> list[Any]:
-    """Return the position of a cursor. Its values have the types of `first`, which is the position without a cursor.
+    """Return the position of a cursor, with values of the types of `first`. Without a cursor, return `first`.
 
     Raises:
-        ConfigurationError: If it is not a cursor of this kind of list.
+        ConfigurationError: If the cursor is not of this kind of list.
     """
     if cursor is None:
         return list(first)
@@ -84,9 +70,7 @@ def decode_cursor(kind: str, cursor: str | None, first: Sequence[Any]) -> list[A
             if start in (FIRST, LAST):
                 datetime.fromisoformat(value)
     except (ValueError, TypeError, AttributeError, binascii.Error):
-        raise ConfigurationError(
-            f"cursor must be the `next` of a page of {kind} that the same call returned, not {cursor!r}"
-        ) from None
+        raise ConfigurationError(f"cursor must be the `next` of an earlier page of {kind}, not {cursor!r}") from None
     return [text_of("cursor", value) if isinstance(value, str) else value for value in found[1:]]
 
 
@@ -110,14 +94,11 @@ def read_page(
 
     Args:
         query: The statement. Its parameter `page_size` limits the rows.
-        parameters: Its other parameters.
+        parameters: The other parameters.
         limit: Page size.
-        make: Makes an item of the columns of a row.
-        kind: The kind of list, which cursors name.
+        make: Makes an item from the columns of a row.
+        kind: The kind of list, for cursors.
         position: Returns the position of an item.
-
-    Raises:
-        ConfigurationError: If `limit` is not from 1 to `MAX_PAGE`.
     """
     size = page_size(limit)
 
@@ -133,7 +114,7 @@ class Page(Generic[T]):
 
     Attributes:
         items: The items, in order.
-        next: The `cursor=` of the following page; `None` at the end.
+        next: The `cursor` of the next page; `None` on the last page.
     """
 
     items: tuple[T, ...]
@@ -144,7 +125,7 @@ class PageFilter(TypedDict, total=False):
     """The part of a list that is returned.
 
     Attributes:
-        limit: Page size, 1,000 at most; by default 20, or 100 for spans.
+        limit: Page size, 1,000 at most. By default, 20, or 100 for spans.
         cursor: `next` of the previous page.
     """
 
@@ -167,11 +148,7 @@ class OwnerFilter(PageFilter, total=False):
 
 
 def check_filters(filters: Mapping[str, Any], known: type) -> None:
-    """Refuse filters that a typed dictionary does not have.
-
-    Raises:
-        ArgumentTypeError: If there is an unknown filter; the error names it.
-    """
+    """Refuse filters that a typed dictionary does not have."""
     for name in filters:
         if name not in known.__annotations__:
             raise ArgumentTypeError(f"a filter must be one of {', '.join(sorted(known.__annotations__))}, not {name!r}")

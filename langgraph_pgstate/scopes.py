@@ -1,4 +1,4 @@
-"""Scopes: metadata that a row must contain, as by jsonb's `@>`, for a caller to see the row."""
+"""Scopes: a caller sees only rows whose metadata contain the scope, as by jsonb's `@>`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 Scope = Mapping[str, Any] | Sequence[Mapping[str, Any]]
-"""A row is visible if its metadata contain this mapping, or at least one of these. An empty list hides all rows."""
+"""A row is visible if its metadata contain this mapping, or one of these mappings. An empty list hides all rows."""
 
 Alternatives = tuple[Mapping[str, Any], ...]
-"""A scope in its second form: several mappings."""
+"""A scope of several mappings."""
 
 _NOTHING: Final = object()
 
@@ -19,28 +19,20 @@ class TooManyComparisonsError(Exception):
 
 
 class Comparisons:
-    """A limit on the number of comparisons that `contains` makes.
-
-    Args:
-        left: Number of comparisons that may still be made.
-    """
+    """A limit on the number of comparisons that `contains` makes."""
 
     def __init__(self, left: int) -> None:
         self._left = left
 
     def count(self) -> None:
-        """Count one comparison.
-
-        Raises:
-            TooManyComparisonsError: If no comparison is left.
-        """
+        """Count one comparison, or raise `TooManyComparisonsError`."""
         self._left -= 1
         if self._left < 0:
             raise TooManyComparisonsError
 
 
 def contains(metadata: Any, wanted: Any, comparisons: Comparisons | None = None) -> bool:
-    """Return whether metadata contain something, as by jsonb's `@>`.
+    """Return whether metadata contain a value, as by jsonb's `@>`.
 
     Raises:
         TooManyComparisonsError: If `comparisons` is used up.
@@ -70,7 +62,7 @@ def _contains_items(have: list[Any], wanted: list[Any], comparisons: Comparisons
 
 
 def admits(scope: Alternatives | None, metadata: Any) -> bool:
-    """Return whether a scope lets its caller see an object with some metadata; `None` allows all."""
+    """Return whether a scope allows an object with some metadata. `None` allows all objects."""
     return scope is None or any(contains(metadata, one) for one in scope)
 
 
@@ -86,7 +78,7 @@ def both(one: Alternatives, other: Alternatives) -> Alternatives:
 
 
 def _merged(one: Any, other: Any) -> Any:
-    """Return a value that metadata contain if they contain both values; `_NOTHING` if no metadata contain both."""
+    """Return a value that contains two values; `_NOTHING` if no value contains both."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         found = {**one, **other}
         for name in one.keys() & other.keys():
