@@ -16,23 +16,23 @@ from langgraph_pgstate.langgraph_compat import RUNTIME, calling_loop
 
 
 def run_of(config: Mapping[str, Any]) -> Any:
-    """Return the object that identifies a run, which its nodes and subgraphs share; `None` outside of a run."""
+    """Return the object that identifies a run and its subgraphs; `None` outside of a run."""
     runtime = configurable_of(config).get(RUNTIME)
     return None if runtime is None else getattr(runtime, "control", None) or runtime
 
 
 RunOf = Callable[[Mapping[str, Any]], str | None]
-"""A function that returns the id under which a recorder records the run of a config."""
+"""Function that returns the recorded id of a config's run."""
 
 
 class Origin(NamedTuple):
-    """The place in a run from which something is written.
+    """The place in a run from which a node writes.
 
     Attributes:
-        thread_id: Thread of the run; `None` outside of one.
-        checkpoint_ns: Namespace of the graph whose node writes.
-        checkpoint_id: Checkpoint, in that namespace, from which the superstep started.
-        root_checkpoint_id: Checkpoint of the root graph from which its superstep started.
+        thread_id: Thread of the run; `None` outside of a run.
+        checkpoint_ns: Namespace of the node's graph.
+        checkpoint_id: Checkpoint from which the superstep of the node's graph started.
+        root_checkpoint_id: Checkpoint from which the superstep of the root graph started.
         run_id: The run.
     """
 
@@ -44,16 +44,12 @@ class Origin(NamedTuple):
 
 
 def origin_of(config: Mapping[str, Any], run_of: RunOf | None) -> Origin:
-    """Return the place that a node's config names; an empty `Origin` if the config has no thread.
-
-    Raises:
-        ConfigurationError: If the thread's id cannot be stored.
-    """
+    """Return the place that a node's config names; an empty `Origin` if the config has no thread."""
     configurable = configurable_of(config)
     if configurable.get("thread_id") is None:
         return Origin()
     thread_id = thread_id_of(configurable["thread_id"])
-    # In a node, the config names the task's namespace, whose last part is the task itself.
+    # A node's config has the task's namespace, whose last part is the task.
     namespace = str(configurable.get("checkpoint_ns") or "").rpartition("|")[0]
     heads: Mapping[str, str] = configurable.get("checkpoint_map") or {}
     metadata: Mapping[str, Any] = config.get("metadata") or {}
@@ -62,7 +58,7 @@ def origin_of(config: Mapping[str, Any], run_of: RunOf | None) -> Origin:
 
 
 def lists_of(state: Any) -> Iterator[list[Any]]:
-    """Yield all lists of a state, `messages` first. A `ToolNode` with a `messages_key` reads another list."""
+    """Yield all lists of a state, `messages` first."""
     if isinstance(state, list):
         yield state
         return
@@ -73,7 +69,7 @@ def lists_of(state: Any) -> Iterator[list[Any]]:
 
 
 def requested_by(state: Any, tool: str, call_id: str | None) -> tuple[AIMessage, Any] | None:
-    """Return the message of a state that requested a tool call, and the call's arguments; `None` if there is none."""
+    """Return the message of a state that requested a tool call, and the call's arguments; or `None`."""
     for messages in lists_of(state):
         for message in reversed(messages):
             if isinstance(message, AIMessage):
@@ -85,18 +81,18 @@ def requested_by(state: Any, tool: str, call_id: str | None) -> tuple[AIMessage,
 
 @dataclass(slots=True, eq=False)
 class CallSite:
-    """The task or thread that reads a checkpoint, and the LangGraph loop that made it read, if any.
+    """The task or thread that reads a checkpoint, and the LangGraph loop that reads, if any.
 
     Attributes:
         starter: The running task or thread.
-        exits: The exit stack of LangGraph's loop, if a loop reads. It is unwound when the loop has written everything.
-        loop: That loop.
+        exits: The exit stack of LangGraph's loop, which is unwound when the loop has written everything.
+        loop: LangGraph's loop.
         taken: The lease taken for the read.
-        has_failed: Whether the read failed or was cancelled. Its lease must then be released. `taken` may be set
-            before or after `has_failed`. The code that sets the second of them releases the lease.
+        has_failed: Whether the read failed or was cancelled, so that the lease must be released. `taken` may be set
+            before or after `has_failed`. The code that sets the second attribute releases the lease.
         was_sent: Whether the statement that takes the lease was sent.
-        asked_at: When that statement was sent last, by `lease_clock`.
-        is_pending: Whether that statement's response is pending.
+        asked_at: Time of the last sending, by `lease_clock`.
+        is_pending: Whether the statement's response is pending.
     """
 
     starter: asyncio.Task[Any] | threading.Thread
@@ -112,9 +108,9 @@ class CallSite:
     def here(cls) -> CallSite:
         """Return the call site of the caller.
 
-        LangGraph reads from a saver when a run starts, but does not report its end. Therefore the reading loop is
-        searched for on the stack. If it is not found, for example in another LangGraph version, leases are released
-        later: when the objects of the run are gone, or its task is done.
+        LangGraph does not report the end of a run to the saver, so LangGraph's loop is searched for on the stack.
+        Without the loop, for example in another LangGraph version, leases are released later: when the objects of the
+        run are gone, or its task is done.
         """
         starter: asyncio.Task[Any] | threading.Thread | None = None
         with suppress(RuntimeError):

@@ -1,6 +1,6 @@
-"""Work that takes milliseconds, run in threads so that the event loop goes on.
+"""Slow computations, run in threads so that the event loop goes on.
 
-A process has two such threads: more of them would make the loop wait longer for the GIL.
+A process has two such threads. With more threads, the loop would wait longer for the GIL.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 HEAVY_BYTES: Final = 256 * 1024
-"""Encoding or decoding more bytes than this takes milliseconds; moving the work to a thread takes an eighth of one."""
+"""More bytes than this are encoded or decoded in a thread, because that takes milliseconds."""
 MANY_ELEMENTS: Final = 250
-"""Encoding and comparing more elements of a list than this takes a millisecond."""
+"""More elements of a list than this are encoded and compared in a thread."""
 MANY_COMPARED: Final = 1000
-"""Decoding or comparing more elements of a list than this takes milliseconds."""
+"""More elements of a list than this are decoded or compared in a thread."""
 MANY_VALUES: Final = 1000
-"""Encoding more values than this takes milliseconds, if they are messages. Lists, objects and their items count."""
+"""More values than this are encoded in a thread. Lists, objects and their items count."""
 _ATOMS: Final = frozenset({int, float, bool, type(None)})
 _THREADS: Final = 2
 
 
 class TooHeavyError(Exception):
-    """Work was begun on the event loop but would take too long there. The work has changed nothing."""
+    """Work on the event loop would take too long, and was given up. The work has changed nothing."""
 
 
-# Executors by process id, because a forked child has no threads of its parent.
+# Executors by process id. A forked child does not have the parent's threads.
 _executors: dict[int, ThreadPoolExecutor] = {}
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
@@ -41,9 +41,8 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
 async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function in a thread, in the caller's context, and return its result.
 
-    An event loop submits only as many functions as there are threads. It submits the next one when it has taken a
-    result, so that results do not fill the memory while the loop is busy. If the caller is cancelled, the function
-    still runs to its end, and its result is dropped.
+    An event loop has at most one function for each thread in progress. The next function starts when the loop has taken
+    a result, so that results do not fill the memory. If the caller is cancelled, the function still runs to its end.
     """
     pid, context = os.getpid(), contextvars.copy_context()
     executor = _executors.get(pid) or _executors.setdefault(pid, ThreadPoolExecutor(_THREADS, "pgstate-heavy"))
@@ -54,28 +53,27 @@ async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
 
 
 async def compute(weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the result of a function. If the weighed values are heavy, the function runs in a thread."""
+    """Return the result of a function, which runs in a thread if `weighed` is heavy."""
     return await beside(function, *args, **kwargs) if is_heavy(weighed) else function(*args, **kwargs)
 
 
 def has_many_values(value: Any) -> bool:
-    """Return whether a value holds so many values that encoding it takes milliseconds. Lengths of strings do not count.
+    """Return whether a value holds so many values that encoding it is slow.
 
-    A thread would not help with a long string: it is encoded by one call, which stops the event loop in any case.
+    The lengths of strings do not count. One call encodes a long string, and stops the event loop even in a thread.
     """
     return is_heavy(value, size=sys.maxsize)
 
 
 def is_heavy(value: Any, *, size: int = HEAVY_BYTES) -> bool:
-    """Return whether encoding or decoding a value takes milliseconds. Reads only a part of a large value."""
+    """Return whether encoding or decoding a value is slow enough to run in a thread. Reads a part of a large value."""
     return min(room_beside(value, size, MANY_VALUES)) < 0
 
 
 def room_beside(value: Any, size: int, count: int) -> tuple[int, int]:
-    """Return what remains of two limits, `size` and `count`, after a value was counted.
+    """Subtract a value's lengths of strings from `size`, and its lists, objects and items from `count`.
 
-    The lengths of strings are subtracted from `size`; the number of lists, objects and items is subtracted from
-    `count`. If a result is negative, the value exceeds this limit, and the rest of the value was not read.
+    Return both limits. If one of them is negative, the value exceeds this limit, and was not read to the end.
     """
     left = [value]
     while left:

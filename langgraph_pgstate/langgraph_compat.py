@@ -1,11 +1,9 @@
-"""All private names of LangGraph that this package uses; no other module may use a private name.
+"""All private names of LangGraph that this package uses. No other module may use a private name.
 
-Tried with `TESTED_VERSIONS` of langgraph.
-
-LangGraph makes a checkpoint's id from the process's clock (UUIDv6: a time, then random bits), and a thread goes on from
-its greatest id. The generator keeps the last time that it used in `_last_v6_timestamp` and never uses a time twice. If
-the process's clock is behind, a new id would sort before its parent's; so `_last_v6_timestamp` is moved forward to the
-time of each id that is read.
+LangGraph makes a checkpoint's id from the process's clock (UUIDv6: a time, and random bits), and a thread continues
+from the greatest id. The generator keeps its last time in `_last_v6_timestamp`, and never uses a time twice. If a clock
+is behind, a new id would sort before the parent's id. So this module moves `_last_v6_timestamp` forward to the time of
+each id that is read.
 """
 
 from __future__ import annotations
@@ -97,12 +95,12 @@ TESTED_VERSIONS: Final = ("1.2.15", "1.2.24")
 
 _LAST: Final = "_last_v6_timestamp"
 _UUID6: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-# Ids with this time or a later one are ignored. It is the middle of the range of an id's 60-bit time (in 100 ns since
-# 1582), in the year 3409: no clock shows a later time, and the other half of the range remains for the generator.
+# Ids of this time or later are ignored. This is the middle of an id's 60-bit time (in 100 ns since 1582), in the year
+# 3409. The other half remains for the generator.
 _END: Final = 1 << 59
 _EPOCH: Final = 0x01B21DD213814000
 _SECOND: Final = 10_000_000
-# Differences of clocks above this are logged. Clocks that NTP sets differ less.
+# Greater differences of clocks are logged. Clocks that NTP sets differ less.
 _NOTABLE: Final = 5 * _SECOND
 
 _generator: Final[dict[str, Any]] = vars(_ids)
@@ -111,25 +109,25 @@ _lock: Final = threading.Lock()
 _greatest: tuple[str, int] = ("", 0)
 _has_warned = False
 
-# References to running tasks, because the event loop keeps only weak references.
+# The event loop keeps only weak references to running tasks.
 _unwinding: Final[set[asyncio.Task[Any]]] = set()
 
 _logger = logging.getLogger("langgraph_pgstate")
 
 # Keys of a run's `configurable`, as `langgraph._internal._constants` names them.
 RUNTIME: Final = "__pregel_runtime"
-"""The runtime that every node and every subgraph of a run is given."""
+"""The runtime of a run, which every node and subgraph gets."""
 REPLAY_STATE: Final = "__pregel_replay_state"
-"""Set while a graph replays, so that its subgraphs start from their checkpoints of that time."""
+"""Set while a graph replays, so that subgraphs start from their checkpoints of that time."""
 SCRATCHPAD: Final = "__pregel_scratchpad"
 """A task's resume values and counters."""
 CHECKPOINTER: Final = "__pregel_checkpointer"
 DURABILITY: Final = "__pregel_durability"
 TASK_ID: Final = "__pregel_task_id"
 EDITED_CALLS: Final = "hitl_edited_tool_calls"
-"""The channel in which `HumanInTheLoopMiddleware` keeps the calls that a person has edited, by their ids."""
+"""The channel of `HumanInTheLoopMiddleware` for tool calls that a person has edited, by id."""
 TOOLS_MODE: Final = "tools"
-"""The stream mode of tools' calls, which `langgraph.types.StreamMode` leaves out."""
+"""The stream mode of tool calls, which `langgraph.types.StreamMode` leaves out."""
 READ: Final = "__pregel_read"
 """The function by which a task reads channels."""
 SEND: Final = "__pregel_send"
@@ -137,11 +135,11 @@ SEND: Final = "__pregel_send"
 RESUME: Final = "__resume__"
 """The channel of resume values."""
 DELTA_COUNTERS: Final = "counters_since_delta_snapshot"
-"""The key of a checkpoint's metadata that lists the DeltaChannels without a snapshot in this checkpoint."""
+"""The key of a checkpoint's metadata that lists the DeltaChannels without a snapshot in the checkpoint."""
 PULL_PATH: Final = "~__pregel_pull, "
-"""Start of a task's path if an edge of the graph triggered the task; the node's name follows."""
+"""Beginning of the path of a task that an edge has triggered. The node's name follows."""
 HANDLER_PATH: Final = ", node_error_handler, 0000000000"
-"""End of the path of a node's error handler. The failed task's path stands before it."""
+"""End of the path of a node's error handler, after the failed task's path."""
 REMOVE_ALL_MESSAGES: Final = "__remove_all__"
 """`langgraph.graph.message.REMOVE_ALL_MESSAGES`, whose module takes too long to import with a saver."""
 SAFE_TYPES: Final[frozenset[tuple[str, ...]]] = _msgpack.SAFE_MSGPACK_TYPES
@@ -153,26 +151,26 @@ PACK_OPTIONS: Final[int] = jsonplus._option
 """The options with which LangGraph's serializer calls `ormsgpack.packb`."""
 _EXACT_OPTIONS: Final[int] = (PACK_OPTIONS | ormsgpack.OPT_PASSTHROUGH_TUPLE) & ~ormsgpack.OPT_REPLACE_SURROGATES
 TUPLE: Final = ("builtins", "tuple")
-"""The type that stands for a tuple in the bytes of `dumps_exactly`."""
+"""The type of a tuple in the bytes of `dumps_exactly`."""
 TEXT: Final[type] = type(AIMessage("").text)
-"""The type of `message.text`: a `str` that can also be called, for older programs. It is encoded as a `str`."""
+"""The type of `message.text`, a `str` that can be called. It is encoded as a `str`."""
 
 strict_hook: Final[Callable[[int, bytes], Any]] = jsonplus._create_msgpack_ext_hook(None)
-"""LangGraph's own hook for msgpack extensions. It builds only `SAFE_TYPES`."""
+"""LangGraph's own hook for msgpack extensions, which builds only `SAFE_TYPES`."""
 
 
 convert: Final[Callable[[Any], Any]] = jsonplus._msgpack_default
-"""LangGraph's function that makes a msgpack extension of an object."""
+"""LangGraph's function that converts an object to a msgpack extension."""
 
 extension_hook_of: Final[Callable[[Any], Callable[[int, bytes], Any]]] = attrgetter("_unpack_ext_hook")
 """Return the extension hook of a `JsonPlusSerializer`."""
 has_own_hook: Final[Callable[[Any], bool]] = attrgetter("_custom_unpack_ext_hook")
 """Return whether a `JsonPlusSerializer` was given an extension hook."""
-# Number of stack frames that are searched for LangGraph's loop; wrappers of the saver add frames.
+# Number of stack frames to search for LangGraph's loop. Wrappers of the saver add frames.
 _FRAMES: Final = 21
 
 # Channels for scheduling, pending input, interrupts and resume values, as `langgraph._internal._constants` and
-# `StateGraph.compile` name them; `start:` is of older versions.
+# `StateGraph.compile` name them. Older versions use `start:`.
 _NEXT_PREFIX: Final = "branch:to:"
 _SCHEDULE_PREFIXES: Final = ("branch:", "join:", "start:", "__pregel_")
 _SCHEDULE: Final = frozenset(
@@ -184,13 +182,12 @@ _C = TypeVar("_C", bound=Callable[[], int])
 
 
 def advance_ids_past(checkpoint_id: str) -> None:
-    """Make the checkpoint ids that this process makes from now on sort after an id that was read.
+    """Make new checkpoint ids of this process sort after an id that was read.
 
-    All threads of the process share the generator, so ids of other runs are moved, too, and keep their order. An id
-    that is no UUIDv6, or is later than the year 3409, has no effect; new ids do not sort after it.
+    All runs of the process share the generator. An id that is no UUIDv6, or is later than the year 3409, has no effect.
 
-    Safe to call from many threads. `uuid6` reads, compares and stores the last time without a call in between, so
-    CPython with its GIL does not switch to another thread there.
+    Safe to call from many threads: CPython with its GIL does not switch threads while `uuid6` reads, compares and
+    stores the last time.
     """
     global _greatest  # noqa: PLW0603
     greatest_id, timestamp = _greatest
@@ -215,26 +212,21 @@ def _advance(timestamp: int) -> None:
     if ahead > _NOTABLE and not _has_warned:
         _has_warned = True
         _logger.warning(
-            "a checkpoint was made by a clock that is %d s ahead of this process's: one of the two is wrong. "
-            "The ids of this process's checkpoints go on from there",
+            "a checkpoint was made by a clock that is %d s ahead of this process's clock. Correct the wrong clock. "
+            "New checkpoint ids of this process continue from the later time",
             ahead // _SECOND,
         )
 
 
 def auth_handlers(auth: Any) -> tuple[Callable[..., Any] | None, dict[tuple[str, str], Callable[..., Any]], Any]:
-    """Return the handlers of a `langgraph_sdk.Auth`.
-
-    They are the handler for authentication, the handlers by resource and action, and the handler for all else.
-
-    The names are private, but the class says that it does not change them.
-    """
+    """Return the handlers of a `langgraph_sdk.Auth`: for authentication, by resource and action, and for all else."""
     handlers = {key: found[0] for key, found in auth._handlers.items() if found}
     return auth._authenticate_handler, handlers, next(iter(auth._global_handlers), None)
 
 
 def is_server_runtime(annotation: Any) -> bool:
-    """Return whether the annotation of a graph factory's parameter is LangGraph's `ServerRuntime` or a union of it."""
-    # A factory annotated with `ServerRuntime` has imported its module.
+    """Return whether an annotation is LangGraph's `ServerRuntime` or a union with it."""
+    # A factory with this annotation has imported the module.
     module = sys.modules.get("langgraph_sdk.runtime")
     if module is None:
         return False
@@ -244,10 +236,7 @@ def is_server_runtime(annotation: Any) -> bool:
 
 
 def server_runtime(access_context: str, context: Any, user: Any, store: Any) -> Any:
-    """Return the `ServerRuntime` for the call of a graph factory. Only `threads.create_run` has a `context`.
-
-    The classes made here are private, but a factory uses only what `ServerRuntime` documents.
-    """
+    """Return the `ServerRuntime` for the call of a graph factory. Only `threads.create_run` has a `context`."""
     from langgraph_sdk import runtime
 
     common: Any = {"access_context": access_context, "user": user, "store": store}
@@ -257,16 +246,16 @@ def server_runtime(access_context: str, context: Any, user: Any, store: Any) -> 
 
 
 def unwind_when_cancelled(stack: AsyncExitStack) -> None:
-    """Make sure that the exit stack of one of LangGraph's loops is unwound.
+    """Make sure that the exit stack of a LangGraph loop is unwound.
 
-    `AsyncPregelLoop.__aexit__` calls `self.stack.__aexit__` and runs the returned coroutine in a task. anyio cancels
-    repeatedly, and may cancel this task before its first step. The coroutine would then run nothing: the loop's node
-    tasks would not be cancelled, and its callbacks not called. In this case another task unwinds the stack.
+    `AsyncPregelLoop.__aexit__` calls `self.stack.__aexit__`, and runs the coroutine in a task. anyio may cancel this
+    task before the first step, so that no node task is cancelled and no callback is called. In this case, another task
+    unwinds the stack.
     """
     aexit = stack.__aexit__
 
     def unwind_always(*error: Any) -> Any:
-        # Remove this replacement: through it the stack refers to itself.
+        # Remove this replacement, by which the stack refers to itself.
         del stack.__aexit__
         running = asyncio.get_running_loop()
         has_begun = False
@@ -282,7 +271,7 @@ def unwind_when_cancelled(stack: AsyncExitStack) -> None:
                 _unwinding.add(task)
                 task.add_done_callback(_forget)
 
-        # The caller's task takes its first step in the event loop's next iteration: check in the one after.
+        # The caller's task takes its first step in the next iteration of the event loop. Check one iteration later.
         running.call_soon(running.call_soon, check)
         return unwind()
 
@@ -290,10 +279,10 @@ def unwind_when_cancelled(stack: AsyncExitStack) -> None:
 
 
 def calling_loop() -> tuple[ExitStack | AsyncExitStack | None, Any]:
-    """Return the exit stack of the LangGraph loop that calls this, and the loop; outside of a loop, two `None`.
+    """Return the exit stack of the calling LangGraph loop, and the loop; outside of a loop, two `None`.
 
-    `SyncPregelLoop.__enter__` and `AsyncPregelLoop.__aenter__` read the first checkpoint. LangGraph unwinds the loop's
-    `stack` when the run ends.
+    `SyncPregelLoop.__enter__` and `AsyncPregelLoop.__aenter__` read the first checkpoint. LangGraph unwinds `stack` at
+    the end of the run.
     """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_FRAMES):
@@ -309,15 +298,15 @@ def calling_loop() -> tuple[ExitStack | AsyncExitStack | None, Any]:
 
 
 def run_manager_of(loop: Any) -> BaseRunManager | None:
-    """Return the callback manager of a LangGraph loop, or `None`. Nodes get the manager's inheritable handlers."""
+    """Return the callback manager of a LangGraph loop, or `None`."""
     manager = getattr(loop, "manager", None)
     return manager if hasattr(manager, "inheritable_handlers") else None
 
 
 def close_waiting_callbacks() -> None:
-    """Close the coroutines of other callbacks, which are never awaited if the calling callback raises.
+    """Close the coroutines of other callbacks, because the calling callback is about to raise.
 
-    When a model starts, LangChain's async manager makes a coroutine for each handler before it awaits the first.
+    LangChain's async manager makes a coroutine for each handler before it awaits the first coroutine.
     """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_FRAMES):
@@ -336,23 +325,23 @@ def close_waiting_callbacks() -> None:
 def event_handler(send: Callable[[dict[str, Any]], None]) -> BaseCallbackHandler:
     """Return a handler that calls a function with each event that `astream_events(version="v2")` yields for a run.
 
-    The function is called before the run continues. So when a checkpoint is stored, all earlier events were sent.
-    `astream_events` itself cannot ensure this, because it puts events into a queue that is read later. Chunks of the
-    run itself are left out, because `stream` yields them.
+    The function is called before the run continues, so all earlier events are sent when a checkpoint is stored.
+    (`astream_events` puts events into a queue that is read later.) Chunks of the run itself are left out, because
+    `stream` yields them.
 
     Args:
-        send: The function. It is called on the event loop or in the thread where the event happens.
+        send: The function. It is called on the event loop or in the thread of the event.
     """
     from langchain_core.tracers.event_stream import _AstreamEventsCallbackHandler
 
     class Handler(_AstreamEventsCallbackHandler):
-        # LangChain's `__init__` makes a queue, and an event loop if none runs; neither is needed.
+        # LangChain's `__init__` makes a queue and perhaps an event loop, which are not needed.
         def __init__(self) -> None:
             self.run_map, self.parent_map, self.is_tapped = {}, {}, {}
 
         def _send(self, event: Any, event_type: str) -> None:
             if not event["parent_ids"] and event["event"].endswith("_end"):
-                # Leave out the run's input, because its first event has it already.
+                # The run's first event has the input already.
                 event["data"].pop("input", None)
             send(event)
 
@@ -375,7 +364,7 @@ def send_class() -> type[Send]:
 
 
 def current_run() -> Any:
-    """Return the object that identifies the run whose node calls this, as `call_site.run_of` does; `None` elsewhere."""
+    """Return the object that identifies the run of the calling node, as `call_site.run_of` does; `None` elsewhere."""
     from langchain_core.runnables.config import var_child_runnable_config
 
     config = var_child_runnable_config.get() or {}
@@ -392,33 +381,33 @@ def delta_channel_class() -> type[DeltaChannel[Any]]:
 
 
 def is_schedule_channel(name: str) -> bool:
-    """Return whether a channel is LangGraph's own, which no user's graph has declared."""
+    """Return whether a channel is LangGraph's own."""
     return name in _SCHEDULE or name.startswith(_SCHEDULE_PREFIXES)
 
 
 def next_nodes(channels: Iterable[str]) -> list[str]:
-    """Return the nodes that edges and branches have scheduled next, by the names of a state's channels."""
+    """Return the nodes that edges and branches have scheduled, from the names of a state's channels."""
     return sorted(name.removeprefix(_NEXT_PREFIX) for name in channels if name.startswith(_NEXT_PREFIX))
 
 
 def channels_of(configurable: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the values of all channels of the graph whose task has this `configurable`; empty outside of a task."""
+    """Return the values of all channels of a task's graph; empty outside of a task."""
     read: Any = configurable.get(READ)
     channels = getattr(read, "args", ())[1:2]
     return read(list(channels[0])) if channels else {}
 
 
 def is_anything_scheduled(channels: Mapping[str, Any]) -> bool:
-    """Return whether a run that continues from a state's channels would have a node to run."""
+    """Return whether a state has a node to run."""
     return bool(next_nodes(channels)) or "__start__" in channels or bool(channels.get("__pregel_tasks"))
 
 
 def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
-    """Replace a task's counter of interrupts by one that can be read, and return it. LangGraph's cannot be read.
+    """Replace a task's counter of interrupts by a counter that can be read, and return the new counter.
 
     Args:
         scratchpad: The task's `PregelScratchpad`.
-        kind: Class of the new counter, made from a first count. A call of an instance returns its count and adds one.
+        kind: Class of the new counter. A call of an instance returns the count and adds one.
 
     Returns:
         The counter, the same for each call; `None` if there is no scratchpad, or its counter is of an unknown kind.
@@ -429,23 +418,23 @@ def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
     with _replacing_counters:
         before: _C | Any = lazy._counter
         if type(before) is not kind:
-            # LangGraph's counter is read by advancing it: the number that it then returns is the count so far.
+            # LangGraph's counter can only be advanced. It returns the count so far.
             lazy._counter = kind(0 if before is None else before())
         counter: _C = lazy._counter
         return counter
 
 
 class SerializerBase(jsonplus.JsonPlusSerializer):
-    """LangGraph's serializer, with methods for its ways to store and build objects."""
+    """LangGraph's serializer, with control over how objects are stored and built."""
 
     _extend: Callable[[Any], Any] = staticmethod(jsonplus._msgpack_default)
     _extend_exactly: Callable[[Any], Any] = _extend
 
     def note_objects(self, note: Callable[[Any], None], noted: Set[int]) -> None:
-        """Call `note` with each object that is about to be stored, unless the id of its class is in `noted`.
+        """Call `note` with each object to store, unless the id of the object's class is in `noted`.
 
-        LangGraph's function encodes nested objects by calling a global name of its module. The copy made here calls
-        `encode` by that name, so that nested objects are noted, too.
+        LangGraph's function encodes nested objects by calling a global name of its module. In the copy made here, this
+        name is `encode`, so that nested objects are noted, too.
         """
 
         def encode(value: Any) -> bytes:
@@ -471,8 +460,7 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
                 return ormsgpack.Ext(code, encode_exactly(content))
             if id(type(value)) not in noted:
                 note(value)
-            # Encode numpy arrays as LangGraph does. In strict mode, LangGraph's hook builds arrays only from this form,
-            # not from the tuples of the exact form.
+            # In strict mode, LangGraph's hook builds numpy arrays only from LangGraph's form, not from the exact form.
             is_array = type(value).__module__ == "numpy"
             return (convert if is_array else convert_exactly)(value)
 
@@ -485,10 +473,7 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
         return "msgpack", ormsgpack.packb(obj, default=self._extend, option=PACK_OPTIONS)
 
     def dumps_exactly(self, value: Any) -> bytes:
-        """Return a value as msgpack that keeps tuples and other parts of values that LangGraph's bytes lose.
-
-        `loads_typed` reads both kinds of bytes.
-        """
+        """Return a value as msgpack that keeps tuples and other details. `loads_typed` reads these bytes, too."""
         return ormsgpack.packb(value, default=self._extend_exactly, option=_EXACT_OPTIONS)
 
     def use_extension_hook(self, hook: Callable[[int, bytes], Any]) -> None:
@@ -522,7 +507,7 @@ def parts_of(value: Any) -> tuple[int, list[Any]] | None:
 
 
 def messages_delta_reducer() -> Callable[[Any, Any], Any]:
-    """Return LangGraph's reducer of messages in a DeltaChannel. If it has none, apply `add_messages` to each write."""
+    """Return LangGraph's reducer of messages in a DeltaChannel, or a reducer by `add_messages` if there is none."""
     from langgraph.graph import message
 
     def add_all(state: Any, writes: Any) -> Any:
@@ -535,7 +520,7 @@ def messages_delta_reducer() -> Callable[[Any, Any], Any]:
 
 @cache
 def warn_if_untested() -> None:
-    """Log once if the installed langgraph is not of `TESTED_VERSIONS`. Reads a file, for about a millisecond."""
+    """Log once if the installed langgraph is not of `TESTED_VERSIONS`."""
     try:
         from langgraph.version import __version__ as installed
     except ImportError:
@@ -560,18 +545,18 @@ def is_strict() -> bool:
 
 
 def is_read_by_lines(path: str) -> bool:
-    """Return whether deepagents reads a file of this name by lines. It reads others, such as images, as a whole."""
+    """Return whether deepagents reads a file of this name by lines. Other files, such as images, are read whole."""
     from deepagents.backends.utils import _get_backend_read_file_type
 
     return bool(_get_backend_read_file_type(path) == "text")
 
 
 class EncryptionHandlers(NamedTuple):
-    """The functions that a `langgraph_sdk.Encryption` was given.
+    """The functions of a `langgraph_sdk.Encryption`.
 
     Attributes:
-        encrypt: Encrypts bytes, if there is a function for it.
-        decrypt: Decrypts bytes, if there is a function for it. Returns bytes, or an object with bytes as `plaintext`.
+        encrypt: Encrypts bytes.
+        decrypt: Decrypts bytes. Returns bytes, or an object with bytes as `plaintext`.
         has_context: Whether there is a function that makes contexts from requests.
         context: Makes a context from a model and metadata.
     """

@@ -40,7 +40,7 @@ _OPERATIONS: Final[dict[Callable[..., Any], str]] = {
     getting.get_tuple: "get",
     listing.list_page: "list",
 }
-# Names of the gauges, with the names and descriptions of psycopg's figures.
+# Names of the gauges, with psycopg's names and a description.
 _POOL: Final = {
     "pool_connections": ("pool_size", "Connections of the pool."),
     "pool_idle_connections": ("pool_available", "Connections of the pool that are not in use."),
@@ -55,12 +55,12 @@ _POOL_COUNTERS: Final = {
 
 
 class Snapshot(NamedTuple):
-    """The result of reading the numbers of a database once.
+    """A reading of a database's numbers.
 
     Attributes:
-        gauges: The numbers; `None` if they could not be read.
-        seconds: Seconds that the reading took.
-        at: Time at which the reading ended, by the process's clock, in seconds since 1970.
+        gauges: The numbers; `None` if the reading failed.
+        seconds: Duration of the reading.
+        at: End of the reading, by the process's clock, in seconds since 1970.
     """
 
     gauges: list[Gauge] | None
@@ -74,15 +74,14 @@ _UNREADABLE: Final = Snapshot(None, 0.0, 0.0)
 class GaugeReader:
     """A reader of a database's numbers, which reads at most once per interval for all concurrent scrapes.
 
-    It reads in a thread and on a connection of its own, so that a scrape waits neither for a free connection of the
-    pool, nor for a busy event loop, nor for a server that does not respond. Readings never overlap.
+    The reader has its own thread and connection, so that a scrape does not wait for the pool or a busy event loop.
 
     Args:
         dsn: The connection string.
         queries: The queries of the schema.
         interval: Seconds for which a reading is returned again.
-        timeout: Seconds from a reading's start for which scrapes wait for it; also the time limit of each statement.
-        tenant: The tenant whose rows are counted; `None` where tenants are not kept apart.
+        timeout: Seconds that a reading may take before scrapes give up. Also the time limit of each statement.
+        tenant: The tenant whose rows are counted; `None` if tenants are not kept apart.
     """
 
     def __init__(self, dsn: str, queries: Queries, interval: float, timeout: float, tenant: str | None = None) -> None:
@@ -99,7 +98,6 @@ class GaugeReader:
     def wait(self) -> Snapshot:
         """Return the last reading, or wait for the reading in progress."""
         reading, seconds = self._ask()
-        # Since Python 3.11, futures raise the built-in `TimeoutError`.
         with suppress(TimeoutError):
             return reading.result(seconds)
         return _UNREADABLE
@@ -110,18 +108,18 @@ class GaugeReader:
         if reading.done():
             return reading.result()
         with suppress(TimeoutError):
-            # Shield the reading, because other scrapes wait for it, too.
+            # Other scrapes wait for this reading, too.
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(asyncio.wrap_future(reading))
         return _UNREADABLE
 
     def _ask(self) -> tuple[Future[Snapshot], float]:
-        """Return the current reading, which may be in progress, and the seconds to wait for it."""
+        """Return the current reading, which may be in progress, and the seconds to wait."""
         with self._lock:
             now = time.monotonic()
             if self._reading is None or (self._reading.done() and now >= self._began + self._interval):
                 reading: Future[Snapshot] = Future()
-                # A daemon thread, because the interpreter waits for an executor's threads when it exits.
+                # At exit, the interpreter would wait for an executor's thread, but not for a daemon thread.
                 threading.Thread(target=self._read, args=(reading,), name="pgstate-metrics", daemon=True).start()
                 self._reading, self._began = reading, now
             return self._reading, max(0.0, self._began + self._timeout - now)
@@ -143,12 +141,12 @@ class GaugeReader:
 
 
 class OperationMetrics:
-    """Durations of a saver's operations on the database, and refused writes. Set as the `observer` of a database."""
+    """Durations of a saver's operations, and refused writes. The `observer` of a database."""
 
     def __init__(self) -> None:
         self.durations = Histogram(
             "pgstate_operation_duration_seconds",
-            "Time that a saver's operation has taken on the database, waits for connections and retries included.",
+            "Time of a saver's operation on the database, with waits for connections and retries.",
             ["operation"],
             buckets=_BUCKETS,
             registry=None,
@@ -190,16 +188,16 @@ class _Measured:
 class Metrics(Collector):
     """The metrics of a state and of its database, for a registry of `prometheus_client`.
 
-    The operations of the state are measured from now on. The database is read when the metrics are collected, at most
-    once in `interval` seconds for all collectors together.
+    Operations of the state are measured from now on. Collecting the metrics reads the database, at most once in
+    `interval` seconds.
 
     Args:
         state: The state.
-        interval: Seconds for which numbers of the database are returned again.
-        timeout: Seconds that a collection waits for the database. After that `pgstate_database_up` is 0.
+        interval: Seconds for which a reading of the database is returned again.
+        timeout: Seconds that a collection waits for the database, before `pgstate_database_up` becomes 0.
 
     Raises:
-        ConfigurationError: If an argument is not usable, or the state's pool has no connection string.
+        ConfigurationError: If an argument is invalid, or the state's pool has no connection string.
 
     Example:
         >>> prometheus_client.REGISTRY.register(Metrics(state))
@@ -225,7 +223,7 @@ class Metrics(Collector):
         return registry
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing, because the metrics cannot be described without reading the database."""
+        """Return nothing, because a description would read the database."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -233,10 +231,10 @@ class Metrics(Collector):
         yield from self._families(self._reader.wait())
 
     async def expose(self, accept: str = "") -> tuple[bytes, str]:
-        """Return all metrics, including metrics of the process, as text, and the content type of the text.
+        """Return all metrics, including metrics of the process, as text, and the content type.
 
         Args:
-            accept: The `Accept` header of the request, which chooses Prometheus' format or OpenMetrics'.
+            accept: The request's `Accept` header, which chooses the format of Prometheus or of OpenMetrics.
         """
         snapshot = await self._reader.wait_async()
         encode, content_type = choose_encoder(accept)

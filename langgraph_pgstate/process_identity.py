@@ -1,8 +1,7 @@
 """Ids of the processes that hold leases and runs, the detection of dead holders, and the clock of leases.
 
-A holder id names the machine's boot, the namespace of process ids and the process, so that another process of the same
-machine can detect a killed holder at once. Where this is impossible (another machine, another container, a system
-without `/proc`), a holder counts as dead when it has not renewed its lease or run in time.
+Another process of the same machine can detect a killed holder at once by the holder's id. A process of another machine
+or container, or of a system without `/proc`, waits until the holder's lease or run has expired.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from uuid import uuid4
 _SEPARATOR = "/"
 _UNKNOWN = "-"
 _START_TIME = 19
-"""Index of the process's start time among the fields of `/proc/self/stat` after the command name."""
+"""Index of the start time among the fields of `/proc/self/stat` after the command name."""
 
 _BOOT_TIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -27,19 +26,18 @@ _places: dict[int, list[str]] = {}
 
 
 def lease_clock() -> float:
-    """Return the seconds of a monotonic clock, which also counts suspended time if the system has such a clock.
+    """Return the seconds of a monotonic clock.
 
-    Leases expire while the machine is suspended, but Linux' monotonic clock stands still then.
+    Leases expire while a machine is suspended, so the clock counts suspended time where the system has such a clock.
     """
     return time.monotonic() if _BOOT_TIME is None else time.clock_gettime(_BOOT_TIME)
 
 
 def holder_id() -> str:
-    """Return the id of this process.
+    """Return the id of this process, which is constant. A forked child has another id.
 
-    Returns:
-        Host, boot id, namespace of process ids, process id, start time and a random part, separated by slashes. It is
-        constant while the process lives; a forked child has another one.
+    The id has these parts, separated by slashes: host, boot id, namespace of process ids, process id, start time, and a
+    random part.
     """
     pid = os.getpid()
     known = _own.get(pid)
@@ -47,7 +45,7 @@ def holder_id() -> str:
 
 
 def short_holder(holder_id: str) -> str:
-    """Return host and process id of a holder as `host:pid`, for people. Other ids are returned unchanged."""
+    """Return a holder as `host:pid`, for people. Return other ids unchanged."""
     place, pid = _parts_of(holder_id)
     return f"{place[0]}:{pid}" if place else holder_id
 
@@ -55,12 +53,8 @@ def short_holder(holder_id: str) -> str:
 def is_known_dead(holder_id: str) -> bool:
     """Return whether a holder is certainly dead.
 
-    Args:
-        holder_id: The holder's `holder_id()`.
-
-    Returns:
-        True only if the process belonged to this boot of this machine and to this namespace of process ids, and no
-        process has its id now. False means that the holder may be alive; then expiry decides.
+    True only if the process belonged to this boot of this machine and to this namespace of process ids, and no process
+    has its process id now. False means that the holder may be alive.
     """
     place, pid = _parts_of(holder_id)
     if pid <= 0 or _UNKNOWN in place or place != _place():
@@ -75,9 +69,9 @@ def is_known_dead(holder_id: str) -> bool:
 
 
 def _place() -> list[str]:
-    """Return host, boot id and namespace, within which process ids are comparable; unknown parts are `_UNKNOWN`.
+    """Return host, boot id and namespace. Process ids are comparable only within these; unknown parts are `_UNKNOWN`.
 
-    Cached per process, because event loops call `is_known_dead` and must not read files.
+    The parts are cached, because event loops call `is_known_dead` and must not read files.
     """
     pid = os.getpid()
     known = _places.get(pid)
@@ -96,7 +90,7 @@ def _look_around() -> list[str]:
 
 def _start_time() -> str:
     with suppress(OSError, IndexError):
-        # The command name is in parentheses and may contain spaces and parentheses itself.
+        # The command name is in parentheses, and may contain spaces and parentheses.
         stat = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
         return stat.rpartition(")")[2].split()[_START_TIME]
     return _UNKNOWN

@@ -1,8 +1,8 @@
-"""Threads and tasks that code on an event loop starts, and that may outlive the task which waits for them.
+"""Threads and tasks that code on an event loop starts, and that may outlive this code.
 
-A task that is cancelled while it waits for a thread ends at once, but the thread continues to the end of its function.
-Threads are followed if they are started through `loop.run_in_executor`, as by `asyncio.to_thread` and by LangChain for
-blocking tools and nodes. Threads that code starts in another way (`threading`, `anyio.to_thread`) are unknown here.
+A cancelled task ends at once, but a thread that it has started continues to the end of its function. Threads of
+`loop.run_in_executor` are followed, as of `asyncio.to_thread` and of LangChain's blocking tools and nodes. Threads of
+`threading` and `anyio.to_thread` are not followed.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from langgraph_pgstate.langgraph_compat import current_run
 
 T = TypeVar("T")
 
-# By `id(run)`: a run of LangGraph and the work that follows it. The run is kept, so that its id is not used again.
+# Runs of LangGraph and the work that follows them, by `id(run)`. The run is kept, so that its id is not used again.
 _runs: dict[int, tuple[Any, StartedWork]] = {}
 _works: contextvars.ContextVar[tuple[StartedWork, ...]] = contextvars.ContextVar("pgstate_started_work", default=())
 
 
 class StartedWork:
-    """Work that one piece of code started on an event loop: threads of executors, and tasks.
+    """Threads of executors, and tasks, that one piece of code started on an event loop.
 
-    The code's context refers to it, and tasks and threads of the code inherit this context. What is started within an
-    inner `StartedWork` also belongs to the outer one.
+    The code's context refers to its `StartedWork`, and tasks and threads inherit the context. Threads and tasks of an
+    inner `StartedWork` also belong to the outer `StartedWork`.
 
     Example:
         >>> work = StartedWork()
         >>> task = work.start(call_the_tool())
         >>> task.cancel()
-        >>> await work.ended()  # its threads have ended, too
+        >>> await work.ended()  # the tool's threads have ended, too
     """
 
     def __init__(self) -> None:
@@ -51,27 +51,23 @@ class StartedWork:
         context = contextvars.copy_context()
         context.run(_works.set, (*_works.get(), self))
         task = loop.create_task(coroutine, context=context)
-        # The loop calls this as soon as the task waits for the first time.
+        # The loop calls this when the task waits for the first time.
         loop.call_soon(self._note_wait)
         return task
 
     def follow_run(self, run: Any, loop: AbstractEventLoop) -> bool:
-        """Follow the threads that the nodes of a LangGraph run start, in any task in which `current_run` is `run`.
-
-        Returns:
-            False if the run is followed already.
-        """
+        """Follow the threads that the nodes of a LangGraph run start. Return false if the run is followed already."""
         _follow(loop)
         is_new = id(run) not in _runs
         _runs.setdefault(id(run), (run, self))
         return is_new
 
     def forget_run(self, run: Any) -> None:
-        """Follow no further threads of a run."""
+        """Stop following threads of a run."""
         _runs.pop(id(run), None)
 
     def stop(self) -> bool:
-        """Refuse all functions that no thread has begun, and later ones. Return whether a thread is running."""
+        """Refuse functions that no thread has begun, and all later functions. Return whether a thread is running."""
         with self._lock:
             self._is_stopped = True
             threads = list(self._threads)
@@ -80,22 +76,22 @@ class StartedWork:
 
     @property
     def has_threads(self) -> bool:
-        """Whether a thread runs, or will run, a function of this work."""
+        """Whether a thread is running or waiting to run."""
         with self._lock:
             return bool(self._threads)
 
     @property
     def was_refused(self) -> bool:
-        """Whether this work has done nothing: it first waited for a thread, and the thread's function was refused."""
+        """Whether the work has done nothing, because its first thread was refused."""
         return self._has_refused and not self._has_begun
 
     def tasks(self) -> set[asyncio.Task[Any]]:
-        """Return this work's tasks of this event loop that have not ended, without the calling task."""
+        """Return the tasks on this event loop that have not ended, without the calling task."""
         others = asyncio.all_tasks() - {asyncio.current_task()}
         return {task for task in others if self in _works_of(task)}
 
     async def threads_ended(self) -> None:
-        """Wait until no thread of this work is running."""
+        """Wait until no thread is running."""
         while True:
             with self._lock:
                 ends = [asyncio.wrap_future(thread.ended) for thread in self._threads]
@@ -104,7 +100,7 @@ class StartedWork:
             await asyncio.wait(ends)
 
     async def ended(self) -> None:
-        """Wait until no thread and no task of this work is running."""
+        """Wait until no thread and no task is running."""
         while True:
             await self.threads_ended()
             if not (tasks := self.tasks()):
@@ -112,10 +108,7 @@ class StartedWork:
             await asyncio.wait(tasks)
 
     def when_threads_ended(self, function: Callable[[], Any]) -> None:
-        """Call a function when no thread of this work is left: now if there is none, else when the last thread ends.
-
-        The call may come from any thread. This needs no event loop.
-        """
+        """Call a function when no thread is left, perhaps at once, from any thread. No event loop is needed."""
         with self._lock:
             thread = next(iter(self._threads), None)
         if thread is None:
@@ -128,7 +121,7 @@ class StartedWork:
 
     def _add(self, thread: _Thread) -> None:
         with self._lock:
-            # If the task has waited before, it has begun something other than this thread.
+            # A task that has waited before has begun other work.
             self._has_begun |= self._has_waited
             self._threads.add(thread)
             is_stopped = self._is_stopped
@@ -142,7 +135,7 @@ class StartedWork:
 
 @contextmanager
 def not_followed() -> Iterator[None]:
-    """Let code start threads and tasks in this block that do not belong to a `StartedWork`."""
+    """Do not follow the threads and tasks that code starts in this block."""
     token = _works.set(())
     try:
         yield
@@ -154,10 +147,10 @@ class _Thread:
     """One function that was given to an executor.
 
     Attributes:
-        ended: Done when the function has ended, or can never begin. Cannot be cancelled.
+        ended: Done when the function has ended, or cannot begin any more. It cannot be cancelled.
 
     Raises:
-        CancelledError: If the work that starts it was stopped.
+        CancelledError: If the work was stopped.
     """
 
     def __init__(self, works: tuple[StartedWork, ...]) -> None:
@@ -172,11 +165,7 @@ class _Thread:
             raise asyncio.CancelledError("the work was stopped and may not start this function")
 
     def begin(self) -> None:
-        """Remember that a thread runs the function.
-
-        Raises:
-            CancelledError: If the function was refused.
-        """
+        """Remember that a thread runs the function, or raise `CancelledError` if the function was refused."""
         with self._lock:
             if not self._is_refused:
                 self._has_begun = True
@@ -214,7 +203,7 @@ class _Submitted(_Thread):
 
 
 class _Submitting(Executor):
-    """The caller's own executor. Its functions are not wrapped, because a process pool must pickle them."""
+    """The caller's own executor. Functions are not wrapped, because a process pool must pickle them."""
 
     def __init__(self, executor: Executor, works: tuple[StartedWork, ...]) -> None:
         self._executor, self._works = executor, works
@@ -234,7 +223,7 @@ class _Submitting(Executor):
 
 
 def _follow(loop: AbstractEventLoop) -> None:
-    """Make an event loop follow the threads that a `StartedWork` starts. Other code is not affected."""
+    """Make an event loop follow the threads that a `StartedWork` starts."""
     original = loop.run_in_executor
     if getattr(original, "is_followed", False):
         return
@@ -259,7 +248,7 @@ def _follow(loop: AbstractEventLoop) -> None:
         except BaseException:
             thread.refuse()
             raise
-        # A function that waits in the executor's queue never begins if its future is cancelled.
+        # A function in the executor's queue never begins if its future is cancelled.
         future.add_done_callback(lambda _: thread.refuse())
         return future
 

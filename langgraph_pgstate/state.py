@@ -1,4 +1,4 @@
-"""The state: the object that owns the connections and all parts of the package."""
+"""The state: the object that owns the connections and the parts of the package."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ G = TypeVar("G")
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# Seconds for which the end of a process waits for an event loop that runs in another thread.
+# Seconds that the exit of a process waits for an event loop in another thread.
 _EXIT_SECONDS: Final = 10.0
 
 
 class _Fresh(Database):
-    """A database that writes the waiting records of the recorder before each operation, which can then read them."""
+    """A database that writes the recorder's waiting records before each operation, so that operations read them."""
 
     def __init__(self, database: Database, recorder: Recorder) -> None:
         self.schema, self.tenant = database.schema, database.tenant
@@ -107,12 +107,12 @@ class _Fresh(Database):
     def run(
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Write waiting records, then run an operation."""
+        """Write waiting records, and run an operation."""
         self._recorder.catch_up()
         return self._inner.run(operation, *args, **kwargs)
 
     def for_tenant(self, tenant: str, check: Check | None = None) -> Database:
-        """Return the database of a tenant. It writes no records first: the tenant's state has its own recorder."""
+        """Return the database of a tenant, whose state has its own recorder."""
         return self._inner.for_tenant(tenant, check)
 
 
@@ -131,32 +131,32 @@ class _AsyncFresh(AsyncDatabase):
         return await self._inner.run(operation, *args, **kwargs)
 
     def for_tenant(self, tenant: str, check: Check | None = None) -> AsyncDatabase:
-        """Return the database of a tenant. It writes no records first: the tenant's state has its own recorder."""
+        """Return the database of a tenant, whose state has its own recorder."""
         return self._inner.for_tenant(tenant, check)
 
 
 class StateOptions(SaverOptions, total=False):
-    """Options of a state, besides those of its saver.
+    """Options of a state, besides the options of its saver.
 
     Attributes:
-        project: Channels of the root graph whose values are also stored as JSON, in clear text even if `serde`
-            encrypts the state.
+        project: Channels of the root graph whose values are also stored as JSON. The JSON is clear text, even if
+            `serde` encrypts the state.
         recording: Which inputs and outputs are recorded, and how often records are written. By default, contents are
             recorded only with LangGraph's own serializer.
         tools: Time limits and sizes of the ledger of tool executions.
-        tool_policy: Policy of tools that have none of their own.
-        thread_ttl: How long new threads are kept after their last activity; for ever by default. `maintain` deletes
-            expired threads. `threads.set_ttl` and `threads.expire` set another time for one thread.
-        thread_ttl_strategy: What `maintain` does with expired threads: `delete`, the default, or `keep_latest`, which
-            prunes all but their newest checkpoints.
-        graphs: Names of the graphs that may be enqueued; any by default.
-        run_key: Default key of enqueued runs: a path in their config, like `configurable.user_id`, or a function of the
+        tool_policy: Policy of tools without a policy of their own.
+        thread_ttl: How long new threads are kept after their last activity. By default, for ever. `threads.set_ttl` and
+            `threads.expire` set another time for one thread.
+        thread_ttl_strategy: What happens to expired threads: `delete`, the default, or `keep_latest`, which prunes
+            them.
+        graphs: Names of the graphs that may be enqueued. By default, any.
+        run_key: Default key of enqueued runs: a path in the config, like `configurable.user_id`, or a function of the
             config. Runs of different keys take turns in the queue. By default, runs have no key.
-        webhooks: Secret of webhooks, and the networks to which they may be delivered; by default the values of
+        webhooks: Secret of webhooks, and networks to which webhooks may be delivered. By default, the values of
             `PGSTATE_WEBHOOK_SECRET` and `PGSTATE_WEBHOOK_NETWORKS`.
         memory: Indexes, times to live and versions of long-term memory; see `langgraph_pgstate.memory`.
-        recover_journal: Whether reads of the record first move recorded entries of dead processes from the journal to
-            the tables; true by default. If false, reading writes nothing.
+        recover_journal: Whether reads of the record first move entries of dead processes from the journal to the
+            tables. By default, true. If false, reads write nothing.
     """
 
     project: Sequence[str]
@@ -210,7 +210,7 @@ class _State:
         self._counts_reads = options.get("recover_journal", True)
 
     def _saver_options(self, options: StateOptions) -> SaverOptions:
-        # Reset options that were applied before: the serializer has its allowed types, and the database has its tenant.
+        # Reset the options that the serializer and the database have already applied.
         shared: StateOptions = {
             **options,
             "serde": self._codec.serde,
@@ -221,10 +221,10 @@ class _State:
         return shared
 
     def _hooks(self, options: StateOptions) -> PutHooks:
-        """Return the hooks of the saver's puts. The recorder is the first, because it sets the run's id for the others.
+        """Return the hooks of the saver's puts. The recorder is first, because it sets the run's id.
 
-        Messages are copied into a table in clear text only with LangGraph's own serializer, because another one may
-        encrypt them. Projected channels are always copied, because the caller has named each of them.
+        Messages are copied in clear text only with LangGraph's own serializer, because another serializer may encrypt
+        them. Projected channels are always copied, because the caller has named them.
         """
         project, thread_ttl = options.get("project") or (), options.get("thread_ttl")
         members: list[PutHook] = [self._recorder]
@@ -239,12 +239,12 @@ class _State:
         return PutHooks(*members)
 
     def _recording(self) -> RecorderSettings:
-        # The caller's serializer may encrypt data, which must not also be stored in clear text.
+        # The caller's serializer may encrypt data. Do not also store the data in clear text.
         return RecorderSettings(content=self._codec.is_native)
 
     @property
     def schema(self) -> str:
-        """The PostgreSQL schema the tables are in."""
+        """The PostgreSQL schema of the tables."""
         return self._queries.schema
 
     @property
@@ -254,11 +254,7 @@ class _State:
         return found
 
     def _check_tenant(self, tenant: str) -> str:
-        """Return the name of a tenant that this state may serve.
-
-        Raises:
-            ConfigurationError: If the name is not usable, or the state is another tenant's.
-        """
+        """Return the validated name of a tenant. Refuse another tenant than this state's."""
         found = tenant_of(tenant)
         if self.tenant not in (None, found):
             raise ConfigurationError(
@@ -269,7 +265,7 @@ class _State:
     async def _maintain(
         self, runner_of: Callable[[Any], Any], months: int, drop_older_than: int | None, stream_ttl: timedelta
     ) -> MaintenanceReport:
-        """Maintain all tenants one by one if tables keep them apart. A tenant's state maintains only its own rows."""
+        """Maintain all tenants, one after the other. A tenant's state maintains only its own rows."""
         runner = runner_of(self._database)
         if self.tenant is not None:
             await runner.run(journal.recover, self._queries, 0.0, is_known_dead, self._recorder.own_runs())
@@ -289,8 +285,8 @@ class _State:
         """Return a copy of a graph whose runs, spans and events are recorded.
 
         Raises:
-            ConfigurationError: If the graph runs on another server, lacks a channel named in `project=`, or declares
-                such a channel with a type that JSON cannot represent.
+            ConfigurationError: If the graph runs on another server, or a channel of `project=` is missing or has a type
+                that JSON cannot represent.
         """
         if self._project:
             check_projectable(graph, self._project)
@@ -305,35 +301,34 @@ class PGState(_State):
 
     Args:
         connection: A psycopg `ConnectionPool`, or a `Connection`, that the caller owns and closes. With a pool, the
-            recorder writes in the background. With a connection, it writes within the caller's calls, when a run ends.
+            recorder writes in the background. With a connection, the recorder writes at the end of a run, during the
+            caller's call.
         options: See `StateOptions` and `SaverOptions`.
 
     Attributes:
-        saver: The checkpointer, to be compiled into graphs.
-        threads: Threads, their users, agents and status; search by metadata and projected state; branches, forks,
-            labels, differences.
-        archive: The archive: threads whose rows are stored outside of the database, and can be restored exactly.
+        saver: The checkpointer, to compile into graphs.
+        threads: Threads: search, metadata, branches, forks, labels, differences.
+        archive: The archive: threads whose rows are stored outside of the database, and can be restored.
         retention: Policies of how long threads are kept.
         parquet: Parquet files for analysts.
-        interrupts: Interrupts of threads, and their answers.
-        runs: The queue: enqueue runs, wait for them, cancel and retry them. Their history: status, usage, cost, the
-            checkpoints they made.
+        interrupts: Interrupts of threads, and answers.
+        runs: The queue of runs, and the history of runs.
         schedules: Schedules, which enqueue runs at set times.
-        webhooks: Webhooks, which report the ends of runs; lists failed webhooks, and delivers them again.
+        webhooks: Webhooks, which report the ends of runs.
         assistants: Assistants: graphs with a config and a context of their own, for the server.
         files: Files of agents, in versions; for deepagents as `PGFiles(state, namespace=…)`.
         spans: Traces, and statistics of tools.
         tools: The ledger of tool executions.
         memory: Long-term memory, LangGraph's store.
-        messages: Conversations, the part of a conversation that a model is shown, and full-text search.
+        messages: Conversations, and full-text search.
         events: The audit trail.
-        audit: Hash chains of events, which reveal later changes, if `setup(audit=True)` has turned them on.
+        audit: Hash chains of events, if `setup(audit=True)` has turned them on.
         privacy: Export and erasure of what is stored about a person.
         prices: Prices of tokens.
         leases: Leases of threads.
 
     Raises:
-        ConfigurationError: If an argument is not usable.
+        ConfigurationError: If an argument is invalid.
 
     Example:
         >>> with PGState.open("postgresql://localhost/app", project=("booking",)) as state:
@@ -354,7 +349,7 @@ class PGState(_State):
 
     @classmethod
     def over(cls, database: Database, options: StateOptions) -> Self:
-        """Return a state on an open database. That database's `retry` applies, not that of `options`."""
+        """Return a state on an open database. `options["retry"]` is not used."""
         state = cls.__new__(cls)
         state._use(database, options)
         return state
@@ -373,14 +368,14 @@ class PGState(_State):
         )
         self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = PGStateSaver.over(database, self._saver_options(options), self._hooks(options))
-        # A garbage-collected state closes its connections, so whatever uses `database` must keep the state alive.
+        # A garbage-collected state closes its connections, so every user of `database` must keep the state alive.
         database.owner = self
-        # Objects that `close` closes, besides the state's own parts.
+        # What `close` closes besides the state's own parts.
         self._resources, self._at_exit = ExitStack(), AtExit(self, type(self).close)
 
     @classmethod
     def open(cls, dsn: str, **options: Unpack[OpenStateOptions]) -> Self:
-        """Connect. At the end of a `with` block, or by `close`, write waiting records and disconnect.
+        """Connect. The end of a `with` block, or `close`, writes waiting records and disconnects.
 
         Args:
             dsn: A libpq connection string or URI.
@@ -388,7 +383,7 @@ class PGState(_State):
 
         Raises:
             UnavailableError: If the server does not respond.
-            ConfigurationError: If an argument is not usable.
+            ConfigurationError: If an argument is invalid.
         """
         return cls._open(nullcontext(dsn), options)
 
@@ -415,7 +410,7 @@ class PGState(_State):
         """Start the PostgreSQL that the `embedded` extra installs, and set up the tables.
 
         Args:
-            path: Data directory; made if it is missing, kept afterwards.
+            path: Data directory. It is made if it is missing, and is kept.
             options: As for `open`.
         """
         check_options(cls, options, OpenStateOptions)
@@ -428,16 +423,15 @@ class PGState(_State):
         return state
 
     def for_tenant(self, tenant: str) -> Self:
-        """Return a tenant's state over the same connections. It sees and writes only this tenant's rows.
+        """Return a tenant's state over the same connections, which sees and writes only this tenant's rows.
 
-        Each call returns the same object, with a recorder and caches of its own. It is closed with this state or by its
-        own `close`; then the next call makes another.
+        Each call returns the same object, until the object is closed. Closing this state closes it, too.
 
         Args:
             tenant: The tenant.
 
         Raises:
-            ConfigurationError: If the name is not usable, or this state is another tenant's.
+            ConfigurationError: If the name is invalid, or this state is another tenant's.
         """
         name = self._check_tenant(tenant)
         if self.tenant is not None:
@@ -483,24 +477,23 @@ class PGState(_State):
     ) -> TenancyMove:
         """Move the rows of this schema to tenants that are kept apart, while the application goes on.
 
-        Safe to stop. Call it again with the same arguments, or with none, to continue. Connect as the owner of the
-        tables. Records of this state that wait are written first, because without a tenant they would be refused
-        afterwards.
+        Connect as the owner of the tables. If the move is stopped, call this again with the same arguments, or with
+        none, to continue. Waiting records of this state are written first.
 
         Args:
             tenant: The tenant of all rows.
-            tenant_from: Where a thread's tenant is found if `tenant` is not given: `tenant_id`, `user_id` or
-                `metadata.KEY` of the thread, or of the row itself if it belongs to no thread.
+            tenant_from: Where to find a thread's tenant if `tenant` is not given: `tenant_id`, `user_id` or
+                `metadata.KEY` of the thread. A row without a thread has the tenant itself.
             otherwise: The tenant of rows for which `tenant_from` finds none.
             namespace_part: Position, from 1, of the tenant's label in the namespaces of memories and files.
             operators: Roles that see the rows of all tenants.
             workers: Roles that may list the names of the tenants, besides the owner.
-            switch: Whether tenants are kept apart at the end of the move. If false, the move is only prepared, and
+            switch: Whether to keep tenants apart at the end of the move. If false, the move is only prepared, and
                 nothing changes for the application.
             progress: Called after each batch.
 
         Raises:
-            ConfigurationError: If arguments are not usable, or another move was begun.
+            ConfigurationError: If an argument is invalid, or another move was begun.
             TenantError: If rows have no tenant, or the server is older than PostgreSQL 15.
             ConflictError: If other transactions lock tables at each attempt to switch. Repeat the call.
         """
@@ -518,7 +511,7 @@ class PGState(_State):
         return run_blocking(made)
 
     def undo_move_to_tenants(self) -> bool:
-        """Undo a move to tenants that has not ended, and return whether there was one. No row is lost.
+        """Undo a move to tenants that has not ended, and return whether there was a move. No row is lost.
 
         Raises:
             TenantError: If the move has ended.
@@ -530,18 +523,18 @@ class PGState(_State):
         return self._database.run(tenancy.has_walls, self._queries)
 
     def check_schema(self) -> None:
-        """Check that the tables are there and of this package's version. Writes nothing.
+        """Check that the tables exist and have this package's version. Writes nothing.
 
         Raises:
-            SchemaError: If they are not.
+            SchemaError: If they do not.
         """
         self._database.whole.run(schemas.check_version, self._queries)
 
     def recorder(self) -> Recorder:
         """Return the recorder as a callback handler, for `config["callbacks"]` of graphs that `record` did not return.
 
-        Callbacks see only the metadata of a config. The handler records a run on the thread that `thread_id` in the
-        metadata names, so clients must not be able to set this key.
+        The handler records a run on the thread that the config's metadata name as `thread_id`. Do not let clients set
+        this key.
         """
         return self._recorder
 
@@ -667,23 +660,21 @@ class PGState(_State):
         drop_older_than: int | None = None,
         stream_ttl: timedelta = DEFAULT_STREAM_TTL,
     ) -> MaintenanceReport:
-        """Make the coming months' partitions, end runs of processes that died, and delete what has expired.
+        """Make partitions, end the runs of dead processes, and delete what has expired.
 
-        Expired threads are deleted or pruned, as by `threads.sweep`. If a thread has runs in the queue, but none of
-        them is ready, its next run is made ready. A report is stored with the sizes of the tables; see `overview`.
+        Expired threads are deleted or pruned, as by `threads.sweep`. `overview` returns the stored reports.
 
         Args:
-            months: Number of coming months whose partitions are made.
-            drop_older_than: Drop the spans of months that ended so many months ago; by default none.
-            stream_ttl: Minimum time for which events of runs are kept; longer while the run is in the queue. Whole days
-                (UTC) are dropped.
+            months: Number of coming months for which partitions are made.
+            drop_older_than: Number of months, before the current month, whose spans are kept. By default, all spans are
+                kept.
+            stream_ttl: Minimum time for which events of runs are kept. Events of runs in the queue are kept longer.
+                Whole days (UTC) are dropped.
         """
         return run_blocking(self._maintain(BlockingRunner, months, drop_older_than, stream_ttl))
 
     def overview(self) -> DatabaseOverview:
-        """Return an overview of the database: sizes of the tables, migrations, what `maintain` did, and the statements
-        that took the most time. Five statements.
-        """
+        """Return an overview of the database: table sizes, migrations, maintenance, and the slowest statements."""
         return self._database.run(overview.get_overview, self._queries)
 
     def backfill(
@@ -691,8 +682,8 @@ class PGState(_State):
     ) -> BackfillReport:
         """Record messages and interrupts of threads that were written without a recorder.
 
-        Uses small transactions. Safe to repeat, to stop, and while runs go on. Records that equal the state are not
-        changed. Runs, spans and events cannot be recorded later.
+        Uses small transactions. Safe to repeat, to stop, and while runs go on. Runs, spans and events cannot be
+        recorded later.
 
         Args:
             thread_ids: Only these threads.
@@ -719,8 +710,8 @@ class PGState(_State):
     def close(self) -> None:
         """Write waiting records, and disconnect if `open` has connected. Safe to repeat.
 
-        Call it before you close a pool of your own. A state that is still open when the process exits is closed within
-        a few seconds. In a forked child, `close` does nothing.
+        Close the state before your own pool. The exit of the process closes an open state. In a forked child, `close`
+        does nothing.
 
         Raises:
             PGStateError: If waiting records could not be written.
@@ -732,7 +723,7 @@ class PGState(_State):
             self._stop()
 
     def _stop(self) -> None:
-        """Write waiting records, and stop what runs in the background."""
+        """Stop background work, and write waiting records."""
         for one in [*self._tenants.values()]:
             one.close()
         if "memory" in self.__dict__:
@@ -746,7 +737,7 @@ class PGState(_State):
 
 
 class AsyncPGState(_State):
-    """Asynchronous twin of `PGState`, bound to the event loop it was made in."""
+    """Asynchronous twin of `PGState`, bound to the event loop in which it was made."""
 
     _database: AsyncDatabase
     _recorder: AsyncRecorder
@@ -763,7 +754,7 @@ class AsyncPGState(_State):
 
     @classmethod
     def over(cls, database: AsyncDatabase, options: StateOptions) -> Self:
-        """Return a state on an open database. That database's `retry` applies, not that of `options`."""
+        """Return a state on an open database. `options["retry"]` is not used."""
         state = cls.__new__(cls)
         state._use(database, options)
         return state
@@ -782,7 +773,7 @@ class AsyncPGState(_State):
         )
         self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = AsyncPGStateSaver.over(database, self._saver_options(options), self._hooks(options))
-        # A garbage-collected state closes its connections, so whatever uses `database` must keep the state alive.
+        # A garbage-collected state closes its connections, so every user of `database` must keep the state alive.
         database.owner = self
         self._resources, self._at_exit = AsyncExitStack(), AtExit(self, type(self)._close_at_exit)
 
@@ -819,7 +810,7 @@ class AsyncPGState(_State):
         return Opening(open, cls.close)
 
     def for_tenant(self, tenant: str) -> Self:
-        """Async twin of `PGState.for_tenant`. Not a coroutine: no connection is used."""
+        """Async twin of `PGState.for_tenant`, but not a coroutine."""
         name = self._check_tenant(tenant)
         if self.tenant is not None:
             return self
@@ -882,11 +873,7 @@ class AsyncPGState(_State):
         await self._database.whole.run(schemas.check_version, self._queries)
 
     def recorder(self) -> AsyncRecorder:
-        """Return the recorder as a callback handler, for `config["callbacks"]` of graphs that `record` did not return.
-
-        Callbacks see only the metadata of a config. The handler records a run on the thread that `thread_id` in the
-        metadata names, so clients must not be able to set this key.
-        """
+        """Async twin of `PGState.recorder`, but not a coroutine."""
         return self._recorder
 
     @cached_property
@@ -1041,7 +1028,7 @@ class AsyncPGState(_State):
         await self._recorder.flush()
 
     async def close(self) -> None:
-        """Async twin of `PGState.close`. A cancellation does not shorten it."""
+        """Async twin of `PGState.close`. A cancellation does not interrupt it."""
         self._at_exit.cancel()
         if not self._database.is_forked:
             await complete(self._close())
@@ -1051,10 +1038,10 @@ class AsyncPGState(_State):
             await self._stop()
 
     def _close_at_exit(self) -> None:
-        """Write waiting records at exit, usually after the event loop has ended. Sessions end with the process."""
+        """Write waiting records at exit. The event loop may have ended."""
         loop = self.saver.loop
         if loop is not None and loop.is_running():
-            # The event loop still runs in a daemon thread, so the state can be closed on it.
+            # The event loop still runs in a daemon thread, so close the state on this loop.
             asyncio.run_coroutine_threadsafe(self.close(), loop).result(_EXIT_SECONDS)
         else:
             self._recorder.write_at_exit()
@@ -1094,5 +1081,5 @@ def core_of(state: PGState | AsyncPGState) -> Core:
 
 
 def tenant_state(state: S, tenant: str) -> S:
-    """Return a state of a tenant. Unlike `for_tenant`, make a new one at each call. The caller closes it."""
+    """Return a new state of a tenant, which the caller closes."""
     return state._made_for(state._check_tenant(tenant))
