@@ -1,1 +1,1 @@
-"""The only package that imports psycopg. It has connections, pools, retries, and the embedded server."""
+"""Connections, pools, retries and the embedded server. No other package imports psycopg."""

@@ -28,20 +28,19 @@ P = ParamSpec("P")
 PsycopgConnection = psycopg.Connection[Any]
 AsyncPsycopgConnection = psycopg.AsyncConnection[Any]
 
-# A process that stops inside a transaction (SIGSTOP, a frozen machine, a blocked event loop) must not keep its row
-# locks: the server ends the session.
+# With this timeout, a process that stops inside a transaction (a frozen machine, a blocked event loop) loses its
+# session and its locks.
 _IDLE_TIMEOUT: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
 _ADAPTER: Final = "_pgstate_adapter"
-# Interval in seconds at which psycopg wakes from a wait for the server, so that time limits (`within`) and Ctrl-C are
-# noticed.
+# Seconds after which psycopg wakes from a wait for the server, to notice time limits (`within`) and Ctrl-C.
 _CHECK_SECONDS: Final = 0.1
-# Seconds to wait for the response to an empty statement. After that time the connection counts as lost.
+# Seconds to wait for the response to an empty statement. Without a response, the connection counts as lost.
 _PING_SECONDS: Final = 3.0
 _MAX_CURSORS: Final = 64
 # Seconds for which a connection remembers a fact about the database.
 _KNOWN_SECONDS: Final = 10.0
-# Iterations of the event loop for which `give_way` waits. From the put of a run's input to the start of the first node,
-# LangGraph needs five iterations with its `stream_eager` (in Python 3.11 and 3.13), and one iteration without it.
+# Iterations of the event loop for which `give_way` waits. With `stream_eager`, LangGraph needs five iterations from the
+# put of a run's input to the start of the first node.
 _TURNS: Final = 5
 
 
@@ -74,7 +73,7 @@ class _Facts:
 
 
 class BlockingConnection:
-    """A blocking psycopg connection for operations; its coroutines never suspend."""
+    """A blocking psycopg connection for operations. Its coroutines never suspend."""
 
     __slots__ = ("_cursors", "_facts", "_names_tenant", "_statements", "connection", "keys")
 
@@ -82,7 +81,7 @@ class BlockingConnection:
         self.connection = connection
         self.keys: KeyRing | None = None
         self._statements = Statements(connection)
-        # True inside a transaction or a savepoint that this adapter has opened and in which it has set the tenant.
+        # True inside a transaction or savepoint of this adapter in which the tenant is set.
         self._names_tenant = False
         self._facts = _Facts()
         self._cursors: dict[bytes, psycopg.RawCursor[Any]] = {}
@@ -141,8 +140,7 @@ class BlockingConnection:
             answer = self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
             return answer.command_tuples or 0
-        # In the caller's pipeline, the result would arrive only with the next sync. So use an inner pipeline, which
-        # ends with a sync.
+        # In the caller's pipeline, the result would arrive only with the next sync. An inner pipeline ends with a sync.
         with self.connection.pipeline() if _is_in_pipeline(self.connection) else nullcontext():
             cursor = self._execute_walled(query, parameters)
         return cursor.rowcount
@@ -242,8 +240,8 @@ class BlockingConnection:
 
     def _execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[psycopg.RawCursor[Any]]:
         connection = self.connection
-        # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside a caller's transaction, use a
-        # savepoint instead (two more round trips), so that an error does not abort the whole transaction.
+        # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside a caller's transaction, a
+        # savepoint keeps an error from aborting the whole transaction.
         begins = not self.is_in_transaction
         framing = psycopg.RawCursor(connection)
         cursors = []
@@ -259,7 +257,7 @@ class BlockingConnection:
                             if self.tenant is not None:
                                 framing.execute(SETTING.text, [self.tenant], prepare=False)
                             for query, parameters in statements:
-                                # A cursor holds only one result, so use a new one if this pipeline has sent this text.
+                                # A cursor holds only one result, so do not use a cursor twice in a pipeline.
                                 text = self._statements.form_of(query)
                                 if text in sent:
                                     self._cursors.pop(text, None)
@@ -268,7 +266,7 @@ class BlockingConnection:
                             if begins:
                                 framing.execute(COMMIT, prepare=False)
                         except psycopg.Error as error:
-                            # Raise it later, because psycopg would warn that ending the aborted pipeline fails, too.
+                            # Raise the error later, because psycopg would warn about the end of an aborted pipeline.
                             refused = error
                             with suppress(psycopg.Error):
                                 pipeline.sync()
@@ -278,8 +276,7 @@ class BlockingConnection:
                     raise refused
         except BaseException:
             if begins and self.is_in_transaction:
-                # Use psycopg's own rollback, because it also forgets which statements are prepared. After the error,
-                # the server has skipped the preparation of some of them.
+                # psycopg's own rollback also forgets prepared statements, some of which the server has skipped.
                 connection.rollback()
             raise
         return cursors
@@ -326,11 +323,7 @@ class BlockingConnection:
 
 
 def run_blocking(operation: Awaitable[T]) -> T:
-    """Run an operation on a blocking connection to its end.
-
-    Raises:
-        RuntimeError: If the operation suspends because it awaits something other than its connection.
-    """
+    """Run an operation on a blocking connection to its end. Raise `RuntimeError` if the operation suspends."""
     coroutine: Coroutine[Any, Any, T] = operation  # type: ignore[assignment]
     try:
         coroutine.send(None)
@@ -350,7 +343,7 @@ class AsyncConnection:
         self.connection = connection
         self.keys: KeyRing | None = None
         self._statements = Statements(connection)
-        # True inside a transaction or a savepoint that this adapter has opened and in which it has set the tenant.
+        # True inside a transaction or savepoint of this adapter in which the tenant is set.
         self._names_tenant = False
         self._facts = _Facts()
         self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
@@ -527,7 +520,7 @@ class AsyncConnection:
                             if self.tenant is not None:
                                 await framing.execute(SETTING.text, [self.tenant], prepare=False)
                             for query, parameters in statements:
-                                # A cursor holds only one result, so use a new one if this pipeline has sent this text.
+                                # A cursor holds only one result, so do not use a cursor twice in a pipeline.
                                 text = self._statements.form_of(query)
                                 if text in sent:
                                     self._cursors.pop(text, None)
@@ -536,7 +529,7 @@ class AsyncConnection:
                             if begins:
                                 await framing.execute(COMMIT, prepare=False)
                         except psycopg.Error as error:
-                            # Raise it later, because psycopg would warn that ending the aborted pipeline fails, too.
+                            # Raise the error later, because psycopg would warn about the end of an aborted pipeline.
                             refused = error
                             with suppress(psycopg.Error):
                                 await pipeline.sync()
@@ -596,10 +589,9 @@ class AsyncConnection:
 def adapter_of(connection: Any, kind: type[T]) -> T:
     """Return the adapter of a pool's connection.
 
-    The adapter is stored on the connection, so that later calls use its cursors again. This halves the cost of cursors.
-
-    Savers share the adapter, because only one call at a time uses a pooled connection. Savers that share a connection
-    without a pool do not wait for each other's calls, so there each saver makes its own adapter.
+    The adapter is stored on the connection, so that later calls use its cursors again. A pooled connection serves one
+    call at a time. A connection without a pool may serve calls of several savers at once, so each saver makes its own
+    adapter.
     """
     attributes = connection.__dict__
     if _ADAPTER not in attributes:
@@ -609,7 +601,7 @@ def adapter_of(connection: Any, kind: type[T]) -> T:
 
 
 def _note_places(contents: Contents | None, result: Any) -> None:
-    """Store the place of each column of a statement's results in its `Contents`, unless it is stored already."""
+    """Store the positions of the columns of a statement's results in its `Contents`."""
     if contents is not None and contents.places is None:
         contents.places = {(result.fname(place) or b"").decode(): place for place in range(result.nfields)}
 
@@ -645,11 +637,7 @@ async def _seal_all_beside(
 
 
 async def _refuse_encrypted(db: BlockingConnection | AsyncConnection, contents: Contents, rows: Rows) -> None:
-    """Refuse encrypted texts in a program without keys. Makes one round trip, but only if a text looks encrypted.
-
-    Raises:
-        EncryptedError: If a text is encrypted.
-    """
+    """Raise `EncryptedError` if a program without keys reads encrypted text. Plain text costs no round trip."""
     if ids := contents.key_ids(rows):
         for row in await db.fetch(contents.keys_query, {"key_ids": [*ids]}):
             raise EncryptedError(ids[row[0]])
@@ -661,11 +649,7 @@ def _size_of(values: Iterable[Any]) -> int:
 
 
 def _check_encoding(connection: PsycopgConnection | AsyncPsycopgConnection) -> None:
-    """Refuse a caller's connection whose text arrives as bytes.
-
-    Raises:
-        ConfigurationError: If the connection's client encoding is SQL_ASCII.
-    """
+    """Refuse a caller's connection with the client encoding SQL_ASCII, because text would arrive as bytes."""
     if connection.pgconn.parameter_status(b"client_encoding") == b"SQL_ASCII":
         raise ConfigurationError(
             "the connection's client_encoding must be UTF8, got SQL_ASCII, the default for databases with this "
@@ -674,14 +658,14 @@ def _check_encoding(connection: PsycopgConnection | AsyncPsycopgConnection) -> N
 
 
 def _keep_cursor(cursors: dict[bytes, T], text: bytes, cursor: T) -> None:
-    # A connection that serves many schemas must not accumulate cursors for all of them.
+    # A connection that serves many schemas must not keep cursors for all schemas.
     if len(cursors) >= _MAX_CURSORS:
         cursors.clear()
     cursors[text] = cursor
 
 
 def _free_result(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
-    # Clear the result, because the connection would otherwise keep the last state in memory.
+    # Otherwise the connection would keep the last state in memory.
     if cursor.pgresult is not None:
         cursor.pgresult.clear()
 
@@ -689,8 +673,7 @@ def _free_result(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -
 def _arguments(query: Query, parameters: Parameters) -> list[Any]:
     """Return a query's parameters in placeholder order, with lists as array literals.
 
-    psycopg would inspect every element of a list to find its type. The statements already state the type. Literals of
-    the five lists of a put take 0.04 ms instead of 0.2 ms.
+    psycopg would inspect every element of a list to find its type, although the statements state the type.
     """
     arguments = []
     for name in query.parameters:

@@ -1,4 +1,4 @@
-"""Options of connections, pools that report why they cannot connect, and the DSN with which a pool was opened."""
+"""Options of connections, pools that report why they cannot connect, and the DSN of a pool."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.options import PoolSettings
 
 DEFAULT_PREPARE_THRESHOLD = 5
-# Options with which libpq detects within a minute that the server has vanished silently (failover, a dropped NAT
-# entry). With the default options, this takes two hours.
+# Options with which libpq detects a vanished server (failover, a dropped NAT entry) within a minute instead of two
+# hours.
 _NETWORK = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
 # Seconds until another attempt to reach a host that does not respond.
 _CONNECT_TIMEOUT = 10
-# Seconds after which a pool that cannot connect gives up. `_connect_again` then lets it begin again. psycopg doubles
-# the delay between attempts until the pool gives up, so a short time keeps the delays short.
+# Seconds after which a pool that cannot connect gives up; `_connect_again` then lets the pool begin again. A short time
+# keeps the delays between attempts short, because psycopg doubles the delay until the pool gives up.
 _RECONNECT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
 _OWN: Final = "_pgstate_own"
@@ -40,9 +40,9 @@ _pool_log: Final = logging.getLogger("psycopg.pool")
 
 
 class _Reported(logging.Filter):
-    """Removes psycopg's log lines about this package's pools. In an outage, psycopg logs each attempt to connect.
+    """Removes psycopg's log lines about failed attempts to connect, except at the level DEBUG.
 
-    This package logs one line for the outage (`Outage`). At the level DEBUG, all lines remain.
+    `Outage` logs one line for all attempts of an outage.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -57,10 +57,7 @@ _pool_log.addFilter(_Reported())
 
 
 class Connector:
-    """The connection factory of a blocking pool.
-
-    Args:
-        first: The connection that the first call gets.
+    """The connection factory of a blocking pool. Its first call returns the connection `first`, if given.
 
     Attributes:
         error: The error of the last attempt to connect; `None` if it succeeded.
@@ -75,7 +72,7 @@ class Connector:
             setattr(one, _OWN, True)
 
     def connect(self, conninfo: str = "", **options: Any) -> PsycopgConnection:
-        """Connect as `psycopg.Connection.connect` does, and store the error of a failure."""
+        """Connect as `psycopg.Connection.connect` does, and store the error if there is one."""
         with suppress(IndexError):
             return self._first.pop()
         try:
@@ -123,13 +120,13 @@ class AsyncConnector:
 
 
 def connector_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> Connector | AsyncConnector:
-    """Return a pool's connector; if the caller made the pool, an unused connector."""
+    """Return a pool's connector; an unused connector if the caller made the pool."""
     connector: object = getattr(pool, "connection_class", None)
     return connector if isinstance(connector, Connector | AsyncConnector) else Connector()
 
 
 def _connect_again(pool: ConnectionPool[Any]) -> None:
-    """Reconnect a pool that has given up, if a call waits for it. If none does, the next call reconnects the pool."""
+    """Reconnect a pool that has given up, if a call waits for the pool. Otherwise the next call reconnects the pool."""
     if connector_of(pool).callers:
         pool.check()
 
@@ -140,10 +137,10 @@ async def _connect_again_async(pool: AsyncConnectionPool[Any]) -> None:
 
 
 def connection_options(dsn: str, prepare_threshold: int | None, timeout: float) -> dict[str, Any]:
-    """Return keyword arguments for connecting. Network settings of the DSN take precedence over this package's.
+    """Return keyword arguments for connecting. Network settings in the DSN take precedence.
 
     Raises:
-        ConfigurationError: If the DSN is empty or cannot be parsed, or the threshold is not a number.
+        ConfigurationError: If the DSN cannot be used, or the threshold is not a number.
     """
     is_number = isinstance(prepare_threshold, int) and not isinstance(prepare_threshold, bool)
     if prepare_threshold is not None and not (is_number and prepare_threshold >= 0):
@@ -152,7 +149,7 @@ def connection_options(dsn: str, prepare_threshold: int | None, timeout: float) 
     # libpq accepts whole seconds, at least two.
     network = {**_NETWORK, "connect_timeout": max(2, min(_CONNECT_TIMEOUT, int(timeout)))}
     missing = {name: value for name, value in network.items() if name not in given}
-    # Always use UTF-8, because the encoding of the database, the DSN or `PGCLIENTENCODING` may lack characters.
+    # Always use UTF-8, because the encoding in the DSN or in `PGCLIENTENCODING` may lack characters.
     return {"autocommit": True, "prepare_threshold": prepare_threshold, **missing, "client_encoding": "utf8"}
 
 
@@ -171,12 +168,7 @@ def _pool_options(settings: PoolSettings, options: dict[str, Any]) -> dict[str, 
 
 
 def _raise_if_final(error: Exception, settings: PoolSettings, deadline: float) -> None:
-    """Raise the error for a failed first connection, unless another attempt may succeed in time.
-
-    Raises:
-        ConfigurationError: If no attempt can succeed.
-        UnavailableError: If there is no time for another attempt.
-    """
+    """Raise the error for a failed first connection, unless another attempt may succeed in time."""
     if (refused := refusal(error) or unknown_host(error)) is not None:
         raise refused from error
     if time.monotonic() + _PAUSE_SECONDS > deadline:
@@ -192,12 +184,7 @@ def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iter
     """Open a pool, and close it at the end of the block.
 
     A first connection is made before the pool, so that a permanent error is raised at once. The pool itself would retry
-    after any error until its timeout.
-
-    Args:
-        dsn: The connection string.
-        settings: Size and timeout of the pool.
-        options: See `connection_options`.
+    until its timeout.
 
     Raises:
         ConfigurationError: If the server refuses the connection (password, role, database) or its host is unknown.
@@ -239,8 +226,8 @@ class _MustWaitError(Exception):
 class _BlockingPool(ConnectionPool[Any]):
     """A pool that loses no connection when a signal handler raises during a wait.
 
-    psycopg's pool would later give a connection to that call, although the exception has ended it. Signal handlers run
-    only in the main thread, so a call in the main thread lets another thread wait for the connection.
+    psycopg's pool would later give a connection to the call that the exception has ended. Signal handlers run only in
+    the main thread, so calls in the main thread let another thread wait for the connection.
     """
 
     _starts_threads = True
@@ -276,14 +263,10 @@ class _BlockingPool(ConnectionPool[Any]):
 
 
 class _Wait:
-    """A wait for a pooled connection in another thread. A connection that nobody takes goes back to the pool.
-
-    Args:
-        pool: The pool.
-        timeout: See `ConnectionPool.getconn`.
+    """A wait for a pooled connection in another thread.
 
     Attributes:
-        results: Receives one pair: an error and a connection, one of them `None`.
+        results: Receives one pair of an error and a connection, one of which is `None`.
     """
 
     def __init__(self, pool: _BlockingPool, timeout: float | None) -> None:
@@ -305,7 +288,7 @@ class _Wait:
         self._pool.putconn(connection)
 
     def abandon(self) -> None:
-        """Return the connection to the pool, now or as soon as it arrives."""
+        """Return the connection to the pool, now or when it arrives."""
         with self._lock:
             self._is_abandoned = True
         with suppress(queue.Empty):
@@ -315,7 +298,7 @@ class _Wait:
 
 
 class _TasksUntilCancelled:
-    """The task queue of a pool's worker. If the worker was cancelled, `get` raises, so that the worker ends."""
+    """The task queue of a pool's worker. If the worker was cancelled, `get` raises."""
 
     def __init__(self, queue: asyncio.Queue[Any]) -> None:
         self._queue = queue
@@ -330,11 +313,11 @@ class _AsyncPool(AsyncConnectionPool[Any]):
 
     @classmethod
     async def worker(cls, q: Any) -> None:
-        """Run maintenance tasks until cancelled. psycopg's own worker can miss a cancellation that a task hides."""
+        """Run maintenance tasks until cancelled. psycopg's own worker may miss a cancellation."""
         await super().worker(_TasksUntilCancelled(q))  # type: ignore[arg-type]
 
     async def schedule_task(self, task: Any, delay: float) -> None:
-        """Run a maintenance task later. psycopg's own scheduler can hide a cancellation."""
+        """Run a maintenance task later. psycopg's own scheduler may hide a cancellation."""
         asyncio.get_running_loop().call_later(delay, _run_task, task)
 
 
@@ -383,11 +366,7 @@ def dsn_of(
     pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None,
     connection: PsycopgConnection | AsyncPsycopgConnection | None,
 ) -> str:
-    """Return the connection string of a pool or of a connection.
-
-    Raises:
-        ConfigurationError: If the connection string is not known.
-    """
+    """Return the connection string of a pool or of a connection. Raise `ConfigurationError` if it is not known."""
     if connection is not None:
         info = connection.info
         return make_conninfo(info.dsn, **({"password": info.password} if info.password else {}))

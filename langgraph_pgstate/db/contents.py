@@ -15,19 +15,18 @@ Lines below a statement's description declare its content. Each names a column o
 
 - `seals` encrypts a parameter. `opens` decrypts a column of the result. With `leaves`, the statement neither writes nor
   returns the column's content.
-- `matches` is a filter on objects. It works for keys that stay readable or are searchable.
+- `matches` is a filter on objects, by keys that are readable or searchable.
 - `searches` is a search. With encryption, it works only for words that are stored as digests.
 - `from` names the parameter, or the column of the result; by default the content's column. A dotted path leads to a key
   in the objects of a JSON parameter.
 - `by` names parameters with the starts and lengths of values that are passed as one byte string. `in` names a JSON
   parameter whose objects have `start` and `length`.
-- `with` gives another name for a part of the row's key. By this name, or else by its own, the part is found in the
-  object, in the row, or among the parameters. A parameter that is a list has an item for each value. `key.1` is item 1
-  of `key`.
+- `with` renames a part of the row's key. The part is looked up in the object, in the row, and among the parameters. If
+  the parameter is a list, it has an item for each value. `key.1` is item 1 of `key`.
 - `of kind 2` chooses rows by a column, here `kind`.
-- `if intact`: a value that does not decrypt does not fail the statement, so other values can be read. Bytes raise their
-  error when they are read. Text and JSON are returned as `None`.
-- `or error`: a text or JSON that cannot be read is replaced by its error.
+- With `if intact`, a value that does not decrypt does not fail the statement. Bytes raise an error when they are read.
+  Text and JSON are returned as `None`.
+- With `or error`, text or JSON that cannot be read is returned as the error.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ _LINE: Final = re.compile(
 _SEALED_TEXT: Final = f'"{TEXT_MAGIC}'
 # Number of characters at the beginning of an encrypted text that name its data key.
 _HEAD: Final = 17
-# Parameters that may list the ids of several rows. Encrypted content is bound to the key of one row. So if one of these
-# parameters is a part of that key, its list must have exactly one item.
+# Parameters that are lists of ids. Encrypted content is bound to the key of one row, so a list in the key must have one
+# item.
 _OF_SEVERAL: Final = ("thread_ids", "run_ids", "namespaces")
 # Integers that orjson reads as floats.
 _LONG: Final = re.compile(rb"\d{19}")
@@ -149,13 +148,12 @@ class Contents:
 
     Args:
         lines: The declarations below the statement's description.
-        has_vectors: Whether the statement stores embeddings. With encryption, it is refused unless they are allowed.
+        has_vectors: Whether the statement stores embeddings, which encryption refuses unless they are allowed.
 
     Attributes:
         columns: Tables and columns of the content.
         keys_query: The statement that returns data keys by their ids; `None` before `of_schema` sets it.
-        places: Positions of the result's columns by name; `None` until the first result. A statement has the same
-            columns at each execution.
+        places: Positions of the result's columns by name; `None` until the first result.
     """
 
     __slots__ = (
@@ -173,7 +171,7 @@ class Contents:
         self.columns = frozenset(part.column for parts in found.values() for part in parts)
         self._seals, self._opens = _by_source(found["seals"]), found["opens"]
         self._matches, self._searches = found["matches"], found["searches"]
-        # Without keys, encrypted texts among these are refused. Encrypted bytes are refused where they are decoded.
+        # Without keys, these texts are refused if they are encrypted. Encrypted bytes are refused at decoding.
         self._texts = [part for part in self._opens if part.content.kind != "bytes"]
         self.places: dict[str, int] | None = None if self._opens else {}
         self.keys_query: Any = None
@@ -210,7 +208,7 @@ class Contents:
             else:
                 changed[name] = _seal_parameter(cipher, part, value, _alone(parameters))
             if part.content.kind == "words" and cipher.finds_words:
-                # The dictionary `simple` leaves words as they are, because digests must not be stemmed.
+                # Digests must not be stemmed. The dictionary `simple` leaves words as they are.
                 changed["language"] = _SIMPLE
         for part in self._matches:
             name = part.path[0]
@@ -225,11 +223,6 @@ class Contents:
 
     def open(self, cipher: Cipher, rows: Sequence[Any], parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Return a statement's rows with decrypted content.
-
-        Args:
-            cipher: The keys.
-            rows: The rows.
-            parameters: The statement's parameters.
 
         Raises:
             MissingKeysError: If data keys have to be loaded first.
@@ -250,7 +243,7 @@ class Contents:
 
                 def find(name: str, row: Any = row) -> Any:
                     place = places.get(name)
-                    # Each part of a row's key is a column of the result, or a parameter that is the same for all rows.
+                    # A part of a row's key is a column of the result, or a parameter for all rows.
                     return parameters[name] if place is None else row[place]
 
                 try:
@@ -268,16 +261,15 @@ class Contents:
         return opened
 
     def of_schema(self, keys_query: Any) -> Contents:
-        """Return the same content, with a statement that returns data keys by their ids."""
+        """Return a copy with `keys_query`."""
         found = copy(self)
         found.keys_query = keys_query
         return found
 
     def key_ids(self, rows: Sequence[Any]) -> dict[str, str]:
-        """Return the ids of data keys that are named in texts which look encrypted, each with the text's column.
+        """Return the ids of the data keys that are named in texts, each with the column of the text.
 
-        Programs without keys use this. If the database has the named data key, the text is encrypted. If not, a person
-        wrote a text that only looks encrypted.
+        For programs without keys. If the database does not have the data key, the text only looks encrypted.
         """
         places = self.places
         assert places is not None
@@ -310,7 +302,7 @@ def _part(match: re.Match[str]) -> _Part:
 
 
 def _keys(part: _Part, find: Callable[[str], Any]) -> list[Any]:
-    """Return the key of a value's row. Quoted texts and numbers among `part.keys` are literals."""
+    """Return the key of a value's row. Quoted texts and numbers in `part.keys` are literals."""
     keys = [find(name) if name.isidentifier() else _key_in(name, find) for name in part.keys]
     if part.content.key[0] == "namespace" and isinstance(keys[0], str):
         keys[0] = labels_in(keys[0])
@@ -333,7 +325,7 @@ def _by_source(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
 
 
 def _at(parameters: Mapping[str, Any], number: int) -> Callable[[str], Any]:
-    """Return a function that looks up a parameter by its name. If the value is a list, it returns item `number`."""
+    """Return a function that looks up a parameter by its name. Of a list, the function returns item `number`."""
 
     def find(name: str) -> Any:
         value = parameters[name]
@@ -343,7 +335,7 @@ def _at(parameters: Mapping[str, Any], number: int) -> Callable[[str], Any]:
 
 
 def _alone(parameters: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return a function that looks up a parameter by its name. Of a list in `_OF_SEVERAL`, it returns the only item."""
+    """Return a function that looks up a parameter by its name. Of `_OF_SEVERAL`, it returns the only item."""
 
     def find(name: str) -> Any:
         value = parameters[name]
@@ -362,7 +354,7 @@ def labels_in(literal: str) -> list[str]:
 
 
 def _term_of(cipher: Cipher, minus: str, word: str) -> str:
-    """Return the digest of a word of a query. `or` and a minus stay operators; quotes are left out."""
+    """Return the digest of a word of a query. `or` and a minus stay operators."""
     return word if word.lower() == "or" else minus + cipher.words(word)
 
 
@@ -379,11 +371,7 @@ def _snippet(cipher: Cipher, text: str, query: str) -> str:
 
 
 def _seal_each(cipher: Cipher, part: _Part, values: Sequence[Any], parameters: Mapping[str, Any]) -> list[Any]:
-    """Return values encrypted.
-
-    Raises:
-        MissingKeysError: If data keys have to be loaded first. The error names all keys that are known to be missing.
-    """
+    """Return encrypted values. A `MissingKeysError` names all keys that are known to be missing."""
     missing: set[tuple[str, str]] = set()
     sealed = []
     for number, one in enumerate(values):
@@ -397,11 +385,7 @@ def _seal_each(cipher: Cipher, part: _Part, values: Sequence[Any], parameters: M
 
 
 def _searched(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changed parameters of a search.
-
-    Raises:
-        ConfigurationError: If the content is encrypted, and cannot be searched.
-    """
+    """Return the changed parameters of a search. Raise if the encrypted content cannot be searched."""
     name = part.path[0]
     query = parameters.get(name)
     if query in (None, ""):
@@ -485,9 +469,9 @@ def _seal_json(cipher: Cipher, parts: Sequence[_Part], value: Any, parameters: M
 def _walk(
     value: Any, path: Sequence[str], find: Callable[[str], Any]
 ) -> Iterator[tuple[dict[str, Any], Callable[[str], Any]]]:
-    """Yield the JSON objects that may hold the last key of a path.
+    """Yield the JSON objects that may have the last key of a path, each with a function that looks up a name.
 
-    Each is yielded with a function that looks up a name in the object, and then in the objects around it.
+    The function looks in the object, and then in the objects around the object.
     """
     if isinstance(value, list):
         for one in value:
@@ -513,7 +497,7 @@ def _seal_inner(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) ->
 
 
 def _dumps(part: _Part, value: Any) -> bytes:
-    # Sort the keys of stable content. SQL compares its encrypted values, and the order of keys must make no difference.
+    # SQL compares encrypted values of stable content, so the order of keys must make no difference.
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if part.content.is_stable else orjson.dumps(value)
     except TypeError:
@@ -536,10 +520,7 @@ def _seal_text(cipher: Cipher, part: _Part, keys: Sequence[Any], content: bytes)
 
 
 def _seal_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> Any:
-    """Return an object with encrypted values, except for readable keys.
-
-    If all keys are readable, return the same object.
-    """
+    """Return an object with encrypted values, except for readable keys; the same object if all keys are readable."""
     if not isinstance(value, dict):
         return value
     hidden = {key: one for key, one in value.items() if not _is_readable(cipher, part, key)}
@@ -559,11 +540,7 @@ def _is_readable(cipher: Cipher, part: _Part, key: str) -> bool:
 
 
 def _matched(cipher: Cipher, part: _Part, value: str) -> str:
-    """Return a filter on objects as JSON text, with digests of searchable keys.
-
-    Raises:
-        ConfigurationError: If the filter has a key that is neither readable nor searchable.
-    """
+    """Return a filter on objects as JSON text, with digests of searchable keys."""
     wanted = {}
     for key, one in orjson.loads(value).items():
         if _is_readable(cipher, part, key):
@@ -579,12 +556,7 @@ def _matched(cipher: Cipher, part: _Part, value: str) -> str:
 
 
 def _conditions(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> list[str]:
-    """Return the operands of a filter on values of the store, with digests of searchable keys.
-
-    Raises:
-        ConfigurationError: If a condition is on a key that is not readable. For searchable keys, conditions with `$eq`
-            and `$ne` are allowed.
-    """
+    """Return the operands of a filter on values of the store. Searchable keys have digests, for `$eq` and `$ne`."""
     found = []
     operands = parameters[part.path[0]]
     for path, operator, operand in zip(parameters["paths"], parameters["operators"], operands, strict=True):
@@ -597,18 +569,14 @@ def _conditions(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> l
         else:
             raise ConfigurationError(
                 f"{part.column} cannot be filtered by {'.'.join([key, *rest])!r} with {operator}, because it is "
-                "encrypted: name the key in Encryption(readable=...), or in searchable= to find equal values of it "
-                "by their digests"
+                "encrypted: name the key in Encryption(readable=...), or in searchable= to find equal values by their "
+                "digests"
             )
     return found
 
 
 def _open_value(cipher: Cipher, part: _Part, value: Any, find: Callable[[str], Any]) -> Any:
-    """Return a decrypted value of a result.
-
-    With `if intact`, bytes that do not decrypt are returned with their error, and text or JSON as `None`. With
-    `or error`, text or JSON that cannot be read is returned as its error.
-    """
+    """Return a decrypted value of a result. What cannot be read is returned as `if intact` and `or error` say."""
     if len(part.path) > 1:
         for owner, inner_find in _walk(value, part.path[1:], find):
             inner = owner.get(part.path[-1])
@@ -692,23 +660,17 @@ def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, p
     except DataKeyDestroyedError:
         return {key: one for key, one in shown.items() if _is_readable(cipher, part, key)}
     if any(key not in hidden and not _is_readable(cipher, part, key) for key in shown):
-        # Another program has added a key in plain text. This package stores only two kinds of keys beside the encrypted
-        # value: readable keys, and keys that the encrypted value also has, with a digest.
+        # Another program has added a key in plain text. This package adds only readable keys, and digests of encrypted
+        # keys.
         cipher.admit_plain(place)
     return {**shown, **hidden}
 
 
 def reseal(cipher: Cipher, column: str, keys: Sequence[Any], others: Sequence[Sequence[Any]], value: Any) -> Any:
-    """Return a stored value encrypted again: bound to its row, under the current data key.
+    """Return a stored value encrypted again, bound to its row, under the current data key.
 
-    Return `None` if the stored value is encrypted like this already.
-
-    Args:
-        cipher: The keys.
-        column: Table and column.
-        keys: The key of the value's row.
-        others: Keys of rows from which the value may have been copied.
-        value: The stored value.
+    Return `None` if the value is already encrypted like this. `keys` is the key of the value's row. `others` are keys
+    of rows from which the value may have been copied.
 
     Raises:
         DecryptionError: If the value is bound to none of these rows.
@@ -774,7 +736,7 @@ def _without_words(value: str) -> str:
 
 
 def _open_from(cipher: Cipher, column: str, places: Sequence[Sequence[Any]], sealed: bytes) -> tuple[bytes, bool]:
-    """Return the content of a value, and whether it is bound to the first of some rows, not to one of the others."""
+    """Return the content of a value, and whether the value is bound to the first of some rows."""
     for number, keys in enumerate(places):
         try:
             return cipher.open(column, keys, sealed), number == 0

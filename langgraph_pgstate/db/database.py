@@ -1,8 +1,4 @@
-"""Blocking and async access to the database: a pool or one connection, owned or borrowed, with bounded retries.
-
-`Database` blocks and `AsyncDatabase` suspends. Both classes are written by hand. Both run an operation on a connection
-and translate psycopg's errors.
-"""
+"""Blocking and async access to the database: a pool or one connection, owned or borrowed, with bounded retries."""
 
 from __future__ import annotations
 
@@ -75,7 +71,7 @@ _BUSY_SECONDS = 1.0
 _NOTHING = b""
 
 Observer = Callable[[Callable[..., Any]], AbstractContextManager[Any]]
-"""Called with each operation of `run`. The operation runs, with its waits and retries, in the returned context."""
+"""Called with each operation of `run`. The operation runs in the returned context, with its waits and retries."""
 
 
 Check = Callable[[Connection], Awaitable[None]]
@@ -98,12 +94,12 @@ class _Connected:
     """The common part of both databases: facts about the connections and the process that opened them.
 
     Attributes:
-        owner: The object that closes the connections. It lives as long as the database.
+        owner: The object that closes the connections, which must live as long as the database.
         tenant: The only tenant whose rows operations see and write; `None` if tables do not keep tenants apart.
         known_tenants: Tenants for which a check found that the tables keep tenants apart.
         keys: The data keys by which content is encrypted; `None` for none.
-        key_seconds: Seconds that a blocking call waits for data keys. After this time the call raises, and a thread
-            continues to load the keys. `None` for no limit.
+        key_seconds: Seconds that a blocking call waits for data keys; `None` for no limit. After a timeout, a thread
+            continues to load the keys.
     """
 
     owner: object = None
@@ -134,21 +130,17 @@ class _Connected:
         return os.getpid() != self._process
 
     def check_process(self) -> None:
-        """Refuse connections that two processes share after a fork, because each would read the other's results.
-
-        Raises:
-            ConfigurationError: If this is a forked child.
-        """
+        """Raise in a forked child, because two processes with one connection would read each other's results."""
         if os.getpid() != self._process:
             raise ConfigurationError(
-                "this saver was made before a fork, and its connections belong to the parent process; make one saver "
-                "in each process, after the fork"
+                "this saver was made before a fork, and its connections belong to the parent process; make a saver in "
+                "each process, after the fork"
             )
 
     def _walled(
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]]
     ) -> Callable[Concatenate[Connection, P], Awaitable[T]]:
-        """Return an operation that first checks that the tables keep tenants apart, if this is not known yet."""
+        """Return an operation that first checks that the tables keep tenants apart, unless this is known."""
         if self._is_checked or self._check is None:
             return operation
         check = self._check
@@ -164,16 +156,12 @@ class _Connected:
         """Remember that the tables keep tenants apart."""
 
     def _is_away(self, busy_seconds: float | None, tries: Tries | None) -> bool:
-        """Return whether a call got no connection because the server does not respond, not because of other calls."""
+        """Return whether a call got no connection because the server does not respond, and may wait longer."""
         has_time = busy_seconds is not None and tries is not None and tries.remaining(time.monotonic()) > 0
         return has_time and self._connector.error is not None
 
     def _apart(self, error: UnavailableError, seconds: float) -> tuple[str, dict[str, Any]]:
-        """Return the DSN and options of an extra connection, for a call that found all connections in use.
-
-        Raises:
-            UnavailableError: The call's error, if it failed for another reason.
-        """
+        """Return the DSN and options of an extra connection if all connections were in use; else raise the error."""
         if not isinstance(error.__cause__, PoolTimeout) or self._connector.error is not None:
             raise error
         return self.dsn, connection_options(self.dsn, None, seconds)
@@ -258,9 +246,7 @@ class Database(_Connected):
     def for_tenant(self, tenant: str, check: Check | None = None) -> Database:
         """Return a database over the same connections whose operations see and write only the rows of one tenant.
 
-        Args:
-            tenant: The tenant.
-            check: Called before the first operation.
+        `check` is called before the first operation.
         """
         return _TenantDatabase(self, tenant, check)
 
@@ -276,7 +262,7 @@ class Database(_Connected):
 
     @property
     def pool_statistics(self) -> dict[str, int]:
-        """Return the statistics of psycopg's pool, as its `get_stats` describes; empty without a pool."""
+        """The statistics of psycopg's pool (`get_stats`); empty without a pool."""
         return {} if self._pool is None else self._pool.get_stats()
 
     def run(
@@ -310,11 +296,7 @@ class Database(_Connected):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run an idempotent operation as `run` does, and wait at most `seconds` for connections in total.
-
-        Raises:
-            PGStateError: The translated driver error.
-        """
+        """Run an idempotent operation as `run` does, and wait at most `seconds` for connections in total."""
         return self._run(seconds, None, operation, *args, **kwargs)
 
     def run_apart(
@@ -325,14 +307,9 @@ class Database(_Connected):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run an idempotent operation as `run` does.
+        """Run an operation as `run` does. If other calls use all connections for `seconds`, open an extra connection.
 
-        If other calls use all connections for `seconds`, use a new connection and close it afterwards.
-
-        This is for operations that must be done in time, however long other calls keep their connections.
-
-        Raises:
-            PGStateError: The translated driver error.
+        For operations that must be done in time, such as the renewal of leases.
         """
         with nullcontext() if self.observer is None else self.observer(operation):
             try:
@@ -361,7 +338,7 @@ class Database(_Connected):
         **kwargs: P.kwargs,
     ) -> T:
         began, operation = time.monotonic(), self._walled(operation)
-        # The first try usually succeeds, and without a limit of time it needs no `Tries`.
+        # The first try usually succeeds. Without a time limit, it needs no `Tries`.
         is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
         tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
         held: HeldKeys | None = None
@@ -389,13 +366,7 @@ class Database(_Connected):
             time.sleep(delay)
 
     def load_keys(self, error: MissingKeysError, held: HeldKeys | None) -> HeldKeys:
-        """Load the data keys that an operation has missed, and return the keys with which to run it again.
-
-        If other calls use all connections, a new one is opened.
-
-        Args:
-            error: The error that says which keys are missing.
-            held: The keys that the operation holds already; `None` at its first miss.
+        """Load the data keys that an operation has missed, and return all keys that the operation then holds.
 
         Raises:
             MissingKeysError: `error`, if there is no key ring, or the operation misses keys again and again.
@@ -474,7 +445,7 @@ class Database(_Connected):
         """Yield a connection in a transaction that the caller's statements share with this package's statements.
 
         The transaction is committed at the end of the block, and rolled back if the block raises. Inside the caller's
-        transaction it is a savepoint. There are no retries. Exceptions of the block are not translated.
+        transaction, it is a savepoint. There are no retries. Exceptions of the block are not translated.
 
         Raises:
             PGStateError: If no connection is available or the commit fails.
@@ -509,14 +480,13 @@ class Database(_Connected):
     def _acquire(self, tries: Tries | None, busy_seconds: float | None = None) -> tuple[BlockingConnection, bool]:
         """Return a connection in autocommit mode, and whether it was switched to that mode.
 
-        psycopg implements autocommit on the client, so switching needs no round trip. The mode is not switched inside
-        the caller's transaction, because the caller commits.
+        Switching needs no round trip, because psycopg implements autocommit on the client. The mode is not switched
+        inside the caller's transaction, because the caller commits.
 
         Args:
-            tries: The tries of the call, which limit the time; `None` for a first try. A first try waits for at most
-                the pool's timeout. Its connection is not checked, so it may be lost.
-            busy_seconds: Maximum number of seconds to wait while other calls use all connections. By default,
-                only `tries` limits the wait for a pool's connection, and nothing limits the wait for a single one.
+            tries: The tries of the call, which limit the wait; `None` for a first try. A first try waits for the pool's
+                timeout, and its connection is not checked.
+            busy_seconds: Maximum number of seconds to wait while other calls use all connections.
         """
         self.check_process()
         if self._pool is None:
@@ -547,7 +517,7 @@ class Database(_Connected):
                 callers.discard(caller)
             if tries is None or tries.may_fail:
                 return db
-            # Check the connection, because after an outage every idle connection of the pool is lost.
+            # After an outage, every idle connection of the pool is lost.
             is_good = False
             try:
                 is_good = run_blocking(db.is_good())
@@ -584,9 +554,8 @@ class Database(_Connected):
     def _discard(self, connection: PsycopgConnection, error: BaseException) -> None:
         """Close a connection that must not be used again after an error.
 
-        After an interrupt (`KeyboardInterrupt`, `CancelledError`), psycopg may miscount the transactions of an idle
-        connection. After a server has refused to write, the pool's other connections are replaced, too: they may lead
-        to the same read-only server.
+        After an interrupt (`KeyboardInterrupt`, `CancelledError`), psycopg may miscount the connection's transactions.
+        If a server has refused to write, the pool's other connections may lead to the same read-only server.
         """
         refuses = is_read_only(error)
         if self.is_borrowed or not (refuses or is_interrupt(error)):
@@ -598,11 +567,9 @@ class Database(_Connected):
 
 
 def join(connection: PsycopgConnection, like: Database) -> Database:
-    """Return a database whose operations are part of the transaction on a caller's connection.
+    """Return a database whose operations are part of the caller's transaction, with the schema and tenant of `like`.
 
-    It has the schema and the tenant of `like`. The tenant is set in the caller's transaction.
-
-    If the connection is not in autocommit mode, its transaction is opened now. The caller commits it.
+    If the connection is not in autocommit mode, a transaction is opened, which the caller commits.
     """
     database = Database(connection, schema=like.schema)
     database.keys = like.whole.keys
@@ -675,7 +642,7 @@ class AsyncDatabase(_Connected):
                 raise
             return database
 
-        # This is no async generator, because an event loop that ends closes its generators in an order that fails.
+        # Not an async generator. At its end, an event loop would close open generators in the wrong order.
         return Opening(open, cls._disconnect)
 
     async def _disconnect(self) -> None:
@@ -906,7 +873,7 @@ class AsyncDatabase(_Connected):
         switched = not connection.autocommit and is_idle(connection)
         if switched:
             try:
-                # psycopg waits here while the caller uses the connection. The wait may be cancelled.
+                # psycopg waits while the caller uses the connection. The wait may be cancelled.
                 await connection.set_autocommit(True)
             except BaseException:
                 await self._release(connection, switched=connection.autocommit)
@@ -994,7 +961,7 @@ class KeyLoader:
         return self._database.run_outside(lambda db: operation(db, *args))
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """Call a function of a master key, and return its result."""
+        """Return the result of a function of a master key."""
         return await call_blocking(function)
 
     async def wait(self, future: Future[None]) -> None:
@@ -1017,20 +984,16 @@ class AsyncKeyLoader:
         return await self._database.run_outside(lambda db: operation(db, *args))
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """Call a function of a master key in an OS thread, and return its result."""
+        """Return the result of a function of a master key, which runs in an OS thread."""
         return await call_async(function)
 
     async def wait(self, future: Future[None]) -> None:
-        """Wait until another task has loaded the key. Cancelling this task does not cancel the other."""
+        """Wait until another task has loaded the key. A cancellation of this task does not cancel the other task."""
         await asyncio.shield(asyncio.wrap_future(future))
 
 
 class _OfTenant(_Connected):
-    """The common part of both databases of a tenant. Connections, locks and outages are shared with `base`.
-
-    Attributes:
-        base: The database whose connections are used.
-    """
+    """The common part of both databases of a tenant, which share connections, locks and outages with `base`."""
 
     base: Any
 
@@ -1055,7 +1018,7 @@ class _OfTenant(_Connected):
 
     @property
     def observer(self) -> Observer | None:
-        """The observer of `base`, even if it is set later."""
+        """The present observer of `base`."""
         found: Observer | None = self.base.observer
         return found
 
@@ -1094,7 +1057,7 @@ class _AsyncTenantDatabase(_OfTenant, AsyncDatabase):
 
 
 async def _ping(db: Connection) -> None:
-    # An empty query is enough to learn whether the server responds.
+    # An empty query shows whether the server responds.
     await db.script("")
 
 

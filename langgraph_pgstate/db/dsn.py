@@ -1,8 +1,4 @@
-"""Checks of connection strings. Their errors never quote the string, because any part of it may be a password.
-
-Errors of libpq and of the resolver quote the unreadable part, which is often the rest of a password with special
-characters.
-"""
+"""Checks of connection strings. Errors never quote a part of a connection string, because it may be a password."""
 
 from __future__ import annotations
 
@@ -26,10 +22,6 @@ _SCHEMES: Final = ("postgresql://", "postgres://")
 def read_dsn(dsn: str, name: str = "dsn") -> dict[str, Any]:
     """Return the options of a connection string.
 
-    Args:
-        dsn: The connection string.
-        name: Name of the argument, for errors.
-
     Raises:
         ArgumentTypeError: If the DSN is not a string.
         ConfigurationError: If the DSN is empty or cannot be read.
@@ -41,7 +33,7 @@ def read_dsn(dsn: str, name: str = "dsn") -> dict[str, Any]:
     given, reason = _parse(dsn)
     reason = reason or _doubt(dsn, given)
     if reason is not None:
-        # Raise the error outside `except`, because error reporting tools also show the handled error.
+        # Raise the error outside `except`, because error reports also show the handled error.
         raise ConfigurationError(f"{name} is not a usable connection string: {reason}")
     return given
 
@@ -58,7 +50,7 @@ def _parse(dsn: str) -> tuple[dict[str, Any], str | None]:
 
 
 def _reason(message: str) -> str:
-    """Return libpq's message about an unreadable string, without the quoted parts."""
+    """Return the reason in a message of libpq, without quoted parts of the connection string."""
     if message.startswith('missing "="'):
         return f"it must be {_FORM}"
     if message.startswith("invalid percent-encoded token"):
@@ -76,7 +68,7 @@ def _reason(message: str) -> str:
 
 
 def _doubt(dsn: str, given: Mapping[str, Any]) -> str | None:
-    """Return why a string that libpq can read is probably wrong; `None` if it seems right."""
+    """Return why a readable connection string is probably wrong; `None` if it seems right."""
     for host in str(given.get("host", "")).split(","):
         # The directory of a Unix socket, or an abstract socket, may have any name.
         if not host.startswith("/") and re.search(r"[@;=\s\"'/]", host[1:]):

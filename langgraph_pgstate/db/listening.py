@@ -1,4 +1,4 @@
-"""Notifications of PostgreSQL. A caller that misses one finds the news by polling."""
+"""Notifications of PostgreSQL. Some may be lost, so callers also poll."""
 
 from __future__ import annotations
 
@@ -18,13 +18,8 @@ _CONNECT_SECONDS: Final = 10.0
 class Listener:
     """A thread that calls a function whenever a notification arrives on a channel.
 
-    The thread connects again after an outage. No notification arrives through a pooler that shares connections between
-    transactions.
-
-    Args:
-        dsn: The connection string.
-        channel: Name of the channel to listen on.
-        call: Called in the thread with the notification's payload; must not block.
+    The function gets the notification's payload, and must not block. The thread connects again after an outage. No
+    notification arrives through a pooler that shares connections between transactions.
     """
 
     def __init__(self, dsn: str, channel: str, call: Callable[[str], None]) -> None:

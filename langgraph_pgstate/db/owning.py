@@ -1,8 +1,4 @@
-"""Objects that open connections. Their owner closes them at the end of a block, by a call, or at exit.
-
-If a process exits without leaving the block, open objects are closed as far as possible without delaying the exit for
-long.
-"""
+"""Objects that open connections. They are closed at the end of a block, by a call, or at exit."""
 
 from __future__ import annotations
 
@@ -23,10 +19,6 @@ class Opening(Generic[T]):
     """An object that opens connections on the running event loop.
 
     Use it in `async with`, or await it and close the result.
-
-    Args:
-        open: Opens the connections.
-        close: Closes the result of `open`.
     """
 
     def __init__(
@@ -51,20 +43,16 @@ class Opening(Generic[T]):
 
 
 class AtExit(Generic[T]):
-    """A method that is called when the process exits, unless the call is cancelled or the object no longer exists.
+    """A method of `owner` that is called when the process exits, unless the call is cancelled or `owner` is deleted.
 
-    A forked child does not call the method.
-
-    Args:
-        owner: The object.
-        close: The method. Must end in bounded time. Its exceptions are logged.
+    A forked child does not call the method. The method must end in bounded time. Its exceptions are logged.
     """
 
     def __init__(self, owner: T, close: Callable[[T], object]) -> None:
         self._owner, self._close, self._process = weakref.ref(owner), close, os.getpid()
         atexit.register(self._call)
-        # Cancel the call when the owner no longer exists. By default, `weakref` would also run this finalizer at exit,
-        # and so cancel the call just when it is needed.
+        # Cancel the call when the owner no longer exists. Without `atexit = False`, the finalizer would also cancel the
+        # call at exit.
         weakref.finalize(owner, self.cancel).atexit = False
 
     def cancel(self) -> None:

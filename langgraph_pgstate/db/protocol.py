@@ -30,8 +30,7 @@ class Read(Generic[T]):
         query: Name of the statement.
         parameters: Parameters of the statement.
         decode: Converts the rows to the result.
-        weigh: Returns the number of bytes to decode. If they are many, they are decoded outside the event loop. `None`
-            if they are always few.
+        weigh: Returns the number of bytes to decode. Many bytes are decoded outside the event loop. `None`: always few.
     """
 
     query: str
@@ -113,7 +112,7 @@ class Connection(Protocol):
         ...
 
     async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
-        """Run a statement as `execute` does, but close the connection if the server takes too long.
+        """Run a statement as `execute` does, but close the connection if there is no response in time.
 
         Raises:
             psycopg.OperationalError: If the time is up. The statement may have run, or may still be running.
@@ -121,29 +120,26 @@ class Connection(Protocol):
         ...
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
-        """Run statements as one transaction and return the number of rows each affected. One round trip; atomic.
+        """Run statements as one transaction, and return the number of rows that each affected. One round trip; atomic.
 
-        Inside a transaction they run in a savepoint, in three round trips.
+        Inside a transaction, the statements run in a savepoint, in three round trips.
         """
         ...
 
     async def fetch_together(
         self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
     ) -> Rows:
-        """Run statements as `execute_together` does, and return the rows of the last one.
+        """Run statements as `execute_together` does, and return the rows of the last statement.
 
         Args:
             statements: Queries with their parameters.
-            after_commit: A statement that runs by itself after the commit, in the same round trip. Its failure is
-                ignored. Inside a transaction, it must not be used.
+            after_commit: A statement that runs after the commit, in the same round trip. Its failure is ignored. Must
+                not be used inside a transaction.
         """
         ...
 
     async def fetch_readable(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
-        """Run statements as `fetch_together` does, but commit only if the rows decrypt.
-
-        With keys, this takes two round trips.
-        """
+        """Run statements as `fetch_together` does, but commit only if the rows decrypt. Two round trips with keys."""
         ...
 
     async def give_way(self) -> None:
@@ -151,7 +147,7 @@ class Connection(Protocol):
         ...
 
     async def compute(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a function that takes milliseconds. On an event loop, it runs in a thread."""
+        """Return the result of a slow function. On an event loop, the function runs in a thread."""
         ...
 
     async def script(self, text: str) -> None:

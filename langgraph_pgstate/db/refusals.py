@@ -1,4 +1,4 @@
-"""Recognition of errors by which the database refuses the data of a statement, and of errors of one row."""
+"""Recognition of errors that the data of a statement causes, and of errors of one row."""
 
 from __future__ import annotations
 
@@ -19,6 +19,5 @@ def is_of_one_row(error: Exception) -> bool:
     """Return whether an operation failed because of its row, so that other rows can still be processed."""
     if isinstance(error, PGStateError):
         return not error.retryable
-    # Errors of the database have a code attribute, which may be None. Other errors are this package's, about a
-    # malformed row.
+    # Errors of the database have an attribute `sqlstate`. Other errors are this package's, about a malformed row.
     return is_refusal(error) or not hasattr(error, "sqlstate")

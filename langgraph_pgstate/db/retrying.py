@@ -1,4 +1,4 @@
-"""The rules for retrying an operation and waiting for a connection. The only I/O is the log; there is no clock."""
+"""The rules for retrying an operation and waiting for a connection, without I/O except the log."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from langgraph_pgstate.db.translate import (
 from langgraph_pgstate.errors import ConflictError, PGStateError, UnavailableError
 from langgraph_pgstate.options import RetryPolicy
 
-# Minimum number of seconds that a call waits for a connection. A pool without connections tries to connect every
-# second, so at least one attempt falls into this time.
+# Minimum number of seconds that a call waits for a connection. A pool tries to connect every second, so this is enough
+# for one attempt.
 _MIN_SECONDS: Final = 2.0
 # Number of refusals by read-only servers after which a write fails. After the first refusal, the pool replaces all
-# connections. If the new one is read-only, too, more tries would not help. Before psycopg_pool 3.3, a pool replaces
-# only one connection after each try. Further tries may then get other old connections, so they are not limited here.
+# connections, so more than two tries would not help. Before psycopg_pool 3.3, a pool replaces one connection after each
+# try, so the number is not limited.
 _STANDBY_TRIES: Final = 2 if hasattr(ConnectionPool, "drain") else 1_000
-# A pooler that does not know a prepared statement may report a protocol violation. The second try uses a new
-# connection, without prepared statements.
+# A pooler that does not know a prepared statement may report a protocol violation. The second try has a new connection.
 _VIOLATION_TRIES: Final = 2
 # Seconds within which lost connections are reported once.
 _QUIET_SECONDS: Final = 10.0
@@ -39,11 +38,8 @@ _log = logging.getLogger("langgraph_pgstate.connections")
 class Outage:
     """The period during which no connection is available, shared by all calls of one database.
 
-    The first call in an outage waits `timeout` seconds. For later calls, this time begins at the same moment, so that
-    the calls of one run do not each wait for all of it. But each call waits long enough for one attempt to connect.
-
-    Args:
-        timeout: Seconds.
+    Calls wait until `timeout` seconds after the outage began, so that the calls of one run do not each wait that long.
+    But each call waits long enough for one attempt to connect.
 
     Attributes:
         since: The monotonic time at which the outage began; `None` if there is none. A successful operation resets it.
@@ -74,24 +70,24 @@ class Outage:
         self._seen_at = now
 
     def _is_stale(self, now: float) -> bool:
-        # After so long without a failed attempt, the outage may be over. The limit is longer than `timeout`, because a
-        # waiting call may take this time until it records its failure.
+        # After so long without a failed attempt, the outage may be over. A waiting call may record its failure only
+        # after `timeout`, so the limit is longer.
         return now - self._seen_at > 2 * self._timeout
 
 
 class Tries:
     """The tries of one call.
 
-    All waiting of the call, for connections and between tries, counts against one limit. The time of its statements
-    does not count.
+    All waits of the call, for connections and between tries, count against one limit. The time of statements does not
+    count.
 
     Args:
-        policy: The number of tries and the delays between them.
-        outage: The outage that the call shares with others.
+        policy: Number of tries, and the delays between tries.
+        outage: The outage that the call shares with other calls.
         schema: The schema, for errors.
         began: The monotonic time at which the call began to wait.
         is_borrowed: Whether the only connection is the caller's.
-        seconds: Seconds after which the call gives up, if that is before the outage's limit.
+        seconds: Seconds after which the call gives up, even before the outage's limit.
     """
 
     __slots__ = (
@@ -124,10 +120,7 @@ class Tries:
 
     @property
     def may_fail(self) -> bool:
-        """Whether this try may fail because its connection was lost. If so, the connection is not checked before.
-
-        To fail and to try again is cheaper than to check each connection.
-        """
+        """Whether this try may use an unchecked connection. A failed try is cheaper than a check before each try."""
         return self._count == 0 and self._policy.attempts > 1
 
     def remaining(self, now: float) -> float:
@@ -163,7 +156,7 @@ class Tries:
         self._violations += is_violation(error)
         again = self._count < self._policy.attempts and is_retryable(error) and not in_transaction
         if again and self._is_borrowed:
-            # Only the caller can replace the caller's connection, so repeat only after a conflict.
+            # Only the caller can replace a lost connection of the caller, so try again only after a conflict.
             again = isinstance(final, ConflictError)
         delay = self._policy.delay(self._count, random.random())  # nosec B311 # jitter
         is_hopeless = self._refusals >= _STANDBY_TRIES or self._violations >= _VIOLATION_TRIES
@@ -172,7 +165,7 @@ class Tries:
         return delay
 
     def translate(self, error: Exception, now: float, reason: Exception | None) -> PGStateError:
-        """Return the translated error. If it means that no connection is available, record an outage."""
+        """Return the translated error. Record an outage if no connection is available."""
         is_not_connected = isinstance(error, PoolTimeout) and reason is not None
         # The pool's errors are subclasses of psycopg's OperationalError.
         is_pool_error = isinstance(error, PoolClosed | PoolTimeout | TooManyRequests)

@@ -1,8 +1,8 @@
 """Revocation of connections that a thread or task may still be using.
 
-Closing such a connection is not safe. Another thread or the event loop may still wait on its file descriptor, and the
-next connection may get the same descriptor number. The socket is shut down instead. Waiters then find the connection
-lost, and the server rolls back.
+To close such a connection is not safe, because another thread or the event loop may still wait on its file descriptor,
+and the next connection may get the same descriptor. So its socket is shut down. Waiters then find the connection lost,
+and the server rolls back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 def interrupt(connection: PsycopgConnection) -> bool:
     """Cancel the statement that another thread runs on a connection. Return whether there was such a statement.
 
-    The server has received the request when this returns, so later statements on the connection are not cancelled.
+    The server receives the request before this returns, so later statements are not cancelled.
     """
     if connection.pgconn.transaction_status != TransactionStatus.ACTIVE:
         return False
@@ -37,13 +37,10 @@ def interrupt(connection: PsycopgConnection) -> bool:
 
 
 def revoke(connection: PsycopgConnection) -> None:
-    """Make a connection unusable, even for a thread that is using it, and roll back its transaction.
-
-    The connection is closed afterwards; a pool replaces it.
-    """
+    """Close a connection, even if another thread uses it, and roll back its transaction."""
     _shut_down(connection)
-    # The shutdown wakes a thread that waits inside libpq, and the thread releases the lock. If a thread still holds the
-    # lock after some time, it is not inside libpq, so the connection can be closed.
+    # The shutdown wakes a thread that waits inside libpq, and the thread releases the lock. A thread that keeps the
+    # lock longer is not inside libpq, so the connection can be closed.
     held = connection.lock.acquire(timeout=_WAIT_SECONDS)
     try:
         # `close()` may return the connection to its pool instead.
@@ -58,8 +55,7 @@ async def arevoke(connection: AsyncPsycopgConnection) -> None:
     _shut_down(connection)
     held = True
     try:
-        # A task may wait in a COPY without holding the lock. Let the event loop wake it before the connection is
-        # closed.
+        # A task may wait in a COPY without the lock. Let the event loop wake the task before the connection is closed.
         await asyncio.sleep(_WAIT_SECONDS / 20)
         async with asyncio.timeout(_WAIT_SECONDS):
             await connection.lock.acquire()

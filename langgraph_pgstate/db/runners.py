@@ -1,6 +1,6 @@
 """Runners: a blocking and an async database behind one protocol, for code that both APIs share.
 
-Shared code awaits only its runner. A blocking runner never suspends, so `run_blocking` can run the code to its end.
+Shared code awaits only its runner. A blocking runner never suspends, so `run_blocking` can run shared code to its end.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def iterating(
 
 
 def wait_on_loop(loop: asyncio.AbstractEventLoop | None, coroutine: Coroutine[Any, Any, T], name: str, owner: str) -> T:
-    """Wait, on another thread, for a coroutine that runs on an event loop.
+    """Run a coroutine on the event loop of another thread, and wait for the result.
 
     Args:
-        loop: The loop; `None` if none is known.
+        loop: The loop; `None` if it is not known.
         coroutine: The coroutine.
-        name: The async method, for the error.
-        owner: Name of the async class, for the error. The blocking twin's name has no `Async`.
+        name: Name of the async method, for errors.
+        owner: Name of the async class, for errors.
 
     Raises:
         BlockingCallError: If the calling thread runs the loop, or the loop does not run.
@@ -71,7 +71,8 @@ def wait_on_loop(loop: asyncio.AbstractEventLoop | None, coroutine: Coroutine[An
         twin = owner.removeprefix("Async")
         if running is None:
             raise BlockingCallError(
-                f"{name}: the event loop of this {owner} is not running; in a program without an event loop, use {twin}"
+                f"{name} needs the event loop of this {owner}, which is not running; in a program without an event "
+                f"loop, use {twin}"
             )
         raise BlockingCallError(
             f"a blocking call on the event loop's thread would wait for itself: await {name}(...), or use {twin}"
@@ -89,7 +90,7 @@ class Runner(Protocol):
 
     @property
     def tenant(self) -> str | None:
-        """The only tenant whose rows the operations see; `None` if tenants are not kept apart."""
+        """The only tenant whose rows operations see; `None` if tenants are not kept apart."""
         ...
 
     @property
@@ -126,13 +127,13 @@ class Runner(Protocol):
         ...
 
     async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a function. On an event loop, it runs as in `heavy.compute`."""
+        """Return the result of a function. On an event loop, a slow function runs as in `heavy.compute`."""
         ...
 
     async def wait_for(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a function that waits for something other than the database.
 
-        On an event loop, it runs in a thread. A cancelled caller waits until it has ended.
+        On an event loop, the function runs in a thread. A cancelled caller waits until the function has ended.
         """
         ...
 
@@ -261,13 +262,13 @@ class AsyncRunner:
         return await self.database.run_apart(seconds, operation, *args, **kwargs)
 
     async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a function. It runs outside the event loop if it takes milliseconds."""
+        """Return the result of a function. A slow function runs outside the event loop."""
         return await self.database.compute(weighed, function, *args, **kwargs)
 
     async def wait_for(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a function that runs in a thread.
 
-        A thread cannot be cancelled. A cancelled caller waits until the function has ended, and can then undo its work.
+        A cancelled caller waits until the function has ended, and can then undo the work of the function.
         """
         working = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
         try:

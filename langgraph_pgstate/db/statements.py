@@ -1,8 +1,7 @@
 """Statements that are sent through libpq directly, without a cursor.
 
-A cursor looks up an adapter for each parameter, counts statements to prepare and copies its result. This takes a tenth
-of a put's time, and more if other work has filled the processor's caches. Parameters sent here have a few plain types.
-Rows are loaded as a cursor loads them.
+The overhead of a cursor takes a tenth of a put's time. Parameters that are sent here have a few plain types. Rows are
+loaded as a cursor loads rows.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from langgraph_pgstate.db.tenants import SETTING, tenant_form
 T = TypeVar("T")
 
 _TEXT, _BINARY = 0, 1
-# Maximum number of prepared statements of a connection, because each takes memory on the server. If another one is
-# prepared, the oldest is dropped.
+# Maximum number of prepared statements of a connection, because each takes memory on the server.
 _MAX_PREPARED: Final = 64
 # Plain integers, because comparing with enum members takes longer.
 _DONE: Final = (int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK))
@@ -37,8 +35,8 @@ BEGIN, COMMIT, _ROLLBACK = b"BEGIN", b"COMMIT", b"ROLLBACK"
 _SQLSTATE: Final = DiagnosticField.SQLSTATE
 # Attribute of a connection that holds its prepared statements.
 _PREPARED: Final = "_pgstate_prepared"
-# The SQLSTATE if another user of the connection has prepared a statement of this name. A name always means one text,
-# so the prepared statement can be used.
+# The SQLSTATE if a statement of this name is prepared already. A name stands for one text, so the prepared statement
+# can be used.
 _DUPLICATE: Final = "42P05"
 # The SQLSTATEs if the prepared statement no longer exists (DISCARD ALL) or no longer fits its tables.
 _OUTDATED: Final = ("26000", "0A000")
@@ -62,20 +60,14 @@ class _Prepared:
     def new_name(self, text: bytes) -> bytes:
         """Return a name that this connection has never used for a prepared statement.
 
-        PgBouncer (1.21 and later) closes a connection that reuses a name, even after the server has dropped the
-        statement. The name also identifies the text, for poolers that share prepared statements between clients.
+        PgBouncer (1.21 and later) closes a connection that uses a name again, even if the statement was dropped. The
+        name also identifies the text, for poolers that share prepared statements between clients.
         """
         self._name_count += 1
         return b"_pgstate_%s_%d" % (hashlib.sha256(text).hexdigest()[:32].encode(), self._name_count)
 
     def make_room(self, needed: int) -> Iterator[bytes]:
-        """Forget the oldest texts until more can be prepared. Yield their names, which the caller must drop.
-
-        Such a text is prepared again after it was sent several times again.
-
-        Args:
-            needed: Number of texts that will be prepared.
-        """
+        """Forget the oldest texts until `needed` more can be prepared. Yield the names that the caller must drop."""
         while self.names and len(self.names) + needed > _MAX_PREPARED:
             text = next(iter(self.names))
             self.counts[text] = 0
@@ -103,9 +95,7 @@ class Statements:
 
     @property
     def is_direct(self) -> bool:
-        """Whether a statement sent now runs in its own transaction, outside a pipeline, and with client encoding
-        UTF-8.
-        """
+        """Whether a statement would run in its own transaction, outside a pipeline, with client encoding UTF-8."""
         pgconn = self._connection.pgconn
         return (
             pgconn.transaction_status == IDLE
@@ -125,8 +115,7 @@ class Statements:
     def is_outdated(self) -> bool:
         """Whether cursors must not prepare statements, because the server may have dropped all (`DISCARD ALL`).
 
-        This is so if direct statements are possible but none is prepared. psycopg before 3.3.5 does not notice a
-        `DISCARD ALL`, so its cursors would use statements that no longer exist.
+        psycopg before 3.3.5 does not notice a `DISCARD ALL`. Its cursors would use statements that no longer exist.
         """
         return self.is_direct and not self._prepared.names
 
@@ -139,7 +128,7 @@ class Statements:
         transformer = self._transformer
         transformer.set_pgresult(answer)
         rows: Rows = transformer.load_rows(0, answer.ntuples, tuple)
-        # Clear the result, because the connection would otherwise keep the last state in memory.
+        # Otherwise the connection would keep the last state in memory.
         transformer.set_pgresult(None)
         answer.clear()
         return rows
@@ -156,19 +145,16 @@ class Statements:
 
         Args:
             statements: Queries with their parameters.
-            after_commit: A statement that runs by itself after the transaction. Its failure, even at commit, has no
-                effect on the result.
-            is_alone: Whether `statements` has only one statement, which needs no explicit transaction.
-            before_commit: Called with the last result. The transaction is then committed, in a second round trip, or
-                rolled back if it raises.
+            after_commit: A statement that runs after the transaction. Its failure is ignored.
+            is_alone: Whether there is only one statement, which needs no explicit transaction.
+            before_commit: Called with the last result. The transaction is committed in a second round trip, or rolled
+                back if the call raises. The result of the call replaces the last result.
 
         Returns:
-            The result of each statement, the last one as `before_commit` returns it; `None` if nothing was sent or done
-            and the caller must use cursors.
+            The result of each statement; `None` if nothing was done and the caller must use cursors.
 
         Raises:
-            psycopg.Error: The server's error for the first statement that failed. The transaction was rolled back,
-                unless the connection was lost.
+            psycopg.Error: The error of the first statement that failed. The transaction was rolled back.
         """
         if not self.is_direct:
             return None
@@ -201,11 +187,11 @@ class Statements:
             if tenant is None:
                 pipeline.add_optional(query.text, *arguments)
             else:
-                # Both statements are in the transaction that the sync ends.
+                # These two statements run in one transaction, which the sync ends.
                 pipeline.add_optional(SETTING.text, [tenant.encode()], [_TEXT])
                 pipeline.add_optional(self.form_of(query), *arguments)
         error = yield from pipeline.run(is_left_open=before_commit is not None)
-        # Note the prepared statements even after an error, because they survive a rollback.
+        # Prepared statements survive a rollback, so remember them even after an error.
         self._prepared.names.update((text, preparing[text]) for text in pipeline.prepared)
         if error is None:
             begun = 1 if tenant is None else 2
@@ -225,7 +211,7 @@ class Statements:
         return None
 
     def _end(self, before_commit: Callable[[Any], T], answer: Any) -> Generator[Any, Any, T]:
-        """Call `before_commit`, and then commit; roll back if the call raises. Return the result of the call."""
+        """Call `before_commit`, and commit; roll back if the call raises. Return the result of the call."""
         pgconn = self._connection.pgconn
         try:
             found = before_commit(answer)
@@ -243,7 +229,7 @@ class Statements:
         """Run a statement. A generator for the connection's `wait`.
 
         Returns:
-            The result; `None` if nothing was sent or done and the caller must use a cursor.
+            The result; `None` if nothing was done and the caller must use a cursor.
 
         Raises:
             psycopg.Error: The server's error.
@@ -270,9 +256,9 @@ class Statements:
         raise errors.error_from_result(answer)
 
     def _answer_tenant(self, query: Query, parameters: Parameters, tenant: str) -> Generator[Any, Any, Any]:
-        """Run a statement after the statement that sets the tenant.
+        """Send a statement together with the statement that sets the tenant.
 
-        Both are sent together, without BEGIN, because the server runs all statements up to a sync as one transaction.
+        There is no BEGIN, because the server runs all statements up to a sync as one transaction.
         """
         names = self._prepared.names
         setting, name = names.get(SETTING.text), names.get(self.form_of(query))
@@ -359,8 +345,8 @@ class _Pipeline:
     """Statements that are sent together in libpq's pipeline mode.
 
     Attributes:
-        results: After a run, the result of each statement that is not optional, in order of addition.
-        prepared: After a run, even a failed one, the texts that are now prepared.
+        results: After `run`, the results of the statements that are not optional, in order.
+        prepared: After `run`, the texts that are now prepared, even if a statement failed.
     """
 
     __slots__ = ("_expected", "_pgconn", "_sending", "prepared", "results")
@@ -368,8 +354,8 @@ class _Pipeline:
     def __init__(self, pgconn: Any) -> None:
         self._pgconn = pgconn
         self._sending: list[Callable[[], None]] = []
-        # What each expected result belongs to: the text of a statement that is being prepared, `None` for an execution,
-        # `b""` for the removal of a prepared statement.
+        # For each expected result: the text of a statement to prepare, `None` for an execution, `b""` for the removal
+        # of a prepared statement.
         self._expected: list[bytes | None] = []
         self.results: list[Any] = []
         self.prepared: list[bytes] = []
@@ -381,7 +367,7 @@ class _Pipeline:
         values: list[bytes | None] | None = None,
         formats: list[int] | None = None,
     ) -> None:
-        """Add a statement, by its prepared name if it has one."""
+        """Add a statement, by its prepared name if there is one."""
         if name is None:
             self._sending.append(partial(self._pgconn.send_query_params, text, values, None, formats, _BINARY))
         else:
@@ -389,7 +375,7 @@ class _Pipeline:
         self._expected.append(None)
 
     def add_optional(self, text: bytes, values: list[bytes | None], formats: list[int]) -> None:
-        """Add a statement whose result is ignored. Only more such statements may follow."""
+        """Add a statement whose result is ignored. Only optional statements may follow."""
         self._sending.append(partial(self._pgconn.send_query_params, text, values, None, formats, _BINARY))
 
     def prepare(self, name: bytes, text: bytes) -> None:
@@ -403,13 +389,9 @@ class _Pipeline:
         self._expected.append(b"")
 
     def run(self, *, is_left_open: bool = False) -> Generator[Any, Any, Any]:
-        """Send all statements and read the results. A transaction that is still open afterwards is rolled back.
+        """Send all statements, as `_exchange` does, and read the results.
 
-        Args:
-            is_left_open: Whether it stays open, unless a statement has failed.
-
-        Returns:
-            The first result that is an error; `None` if there is none.
+        Return the first result that is an error; `None` if there is none.
         """
         answers = yield from _exchange(self._pgconn, self._sending, is_left_open=is_left_open)
         for text, answer in zip(self._expected, answers, strict=False):
@@ -434,8 +416,7 @@ def _exchange(
 ) -> Generator[Any, Any, list[Any]]:
     """Send statements in pipeline mode. Return their results, and last the result of the sync.
 
-    A transaction that is still open afterwards is rolled back. It stays open only if `is_left_open` is true and no
-    statement has failed.
+    An open transaction is then rolled back, unless `is_left_open` is true and no statement has failed.
     """
     pgconn.enter_pipeline_mode()
     is_complete = False
@@ -444,7 +425,7 @@ def _exchange(
         for send in sending:
             send()
         pgconn.pipeline_sync()
-        # This call also reads results, so that client and server never wait for each other to read.
+        # This call also reads results. Otherwise client and server could wait for each other to read.
         yield from generators.send(pgconn)
         # Read up to the result of the sync. An optional statement commits with the sync, so its failure may come late.
         while not answers or answers[-1].status != _SYNCED:
@@ -453,12 +434,12 @@ def _exchange(
     except psycopg.OperationalError as error:
         for answer in (*answers, *_take_buffered(pgconn)):
             if answer.status == _FAILED and _code(answer):
-                # This is the server's reason for ending the session. Errors that libpq itself reports have no code.
+                # Only the server's own errors have a code. This one says why the server ended the session.
                 raise errors.error_from_result(answer) from error
         raise
     finally:
         if not is_complete:
-            # The connection is lost, or the caller has abandoned it. Sent statements cannot be undone, so close it.
+            # The connection is lost or abandoned. Sent statements cannot be undone, so close the connection.
             pgconn.finish()
     pgconn.exit_pipeline_mode()
     if pgconn.transaction_status in OPEN and not (is_left_open and all(one.status != _FAILED for one in answers)):
@@ -482,7 +463,7 @@ def _take_buffered(pgconn: Any) -> Iterator[Any]:
 def array_literal(items: list[Any]) -> str:
     """Return a one-dimensional array of integers or strings in PostgreSQL's text format."""
     if items and type(items[0]) is int:
-        # `str` of the whole list takes half as long as `str` of each item.
+        # `str` of the whole list is faster than `str` of each item.
         return "{" + str(items)[1:-1] + "}"
     if items and isinstance(items[0], str):
         quoted = [item.replace("\\", "\\\\").replace('"', '\\"') for item in items]

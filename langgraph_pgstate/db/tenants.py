@@ -1,4 +1,4 @@
-"""Tenants: the setting with which each transaction begins, and statements for tables whose keys contain the tenant."""
+"""The tenant of a transaction, and statements for tables whose keys begin with the tenant."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from psycopg import sql
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 NO_TENANT: Final = "*"
-"""The setting for no tenant.
-
-With it no row is visible, except the tenants' names to roles that may list them.
-"""
+"""The setting for no tenant. No row is visible, except the names of tenants to roles that may list them."""
 
 OF_NO_TENANT: Final[Mapping[str, str]] = {
     "migrations": "versions of the schema, which all tenants share",
@@ -28,7 +25,7 @@ OF_NO_TENANT: Final[Mapping[str, str]] = {
 """The tables without a tenant column, with the reason for each."""
 
 MAX_TENANT_BYTES: Final = 64
-"""Maximum length in bytes of a tenant's name, which must fit into index keys beside the ids."""
+"""Maximum bytes of a tenant's name, which must fit into index keys with ids."""
 
 _INSERT_OR_CONFLICT: Final = re.compile(rb'ON CONFLICT \((?=\w)|INSERT INTO "\w+"\.(\w+)')
 _KEY: Final = b"ON CONFLICT (pgstate_tenant, "
@@ -47,7 +44,7 @@ class _Setting(NamedTuple):
 
 
 def _setting() -> _Setting:
-    # Read the file here, because `schema.queries`, which reads such files, is in a higher layer.
+    # Read the file here, because `schema.queries` is in a higher layer.
     lines = resources.files(__package__).joinpath("tenants.sql").read_text("utf-8").splitlines()
     body = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
     text = body.replace("set_config(", "pg_catalog.set_config(").replace(":tenant::", "$1::")
@@ -66,11 +63,7 @@ def naming(tenant: str) -> sql.Composed:
 
 
 def tenant_of(value: object) -> str:
-    """Return the name of a tenant as it is stored.
-
-    Raises:
-        ConfigurationError: If the name is empty, too long, reserved, or cannot be stored.
-    """
+    """Return a tenant's name as a plain string. Raise `ConfigurationError` if the name is invalid."""
     if not isinstance(value, str):
         raise ArgumentTypeError(f"tenant must be a string, not {type(value).__name__}")
     try:
@@ -85,17 +78,14 @@ def tenant_of(value: object) -> str:
 
 
 def wake_key(tenant: str | None, run_id: str) -> str:
-    """Return the text that stands for a run in notifications. It hides the run's id from listeners of other tenants."""
+    """Return the name of a run in notifications, which hides the run's id from listeners of other tenants."""
     if tenant is None:
         return run_id
     return hashlib.sha256(f"{tenant}\0{run_id}".encode()).hexdigest()[:32]
 
 
 def tenant_form(text: bytes) -> bytes:
-    """Return the form of a statement for tables whose keys begin with the tenant.
-
-    Its ON CONFLICT names the tenant's column first, so that a row conflicts only with rows of the same tenant.
-    """
+    """Return a statement whose ON CONFLICT names the tenant's column first, as keys of tables of tenants do."""
     found = _forms.get(text)
     if found is None:
         if len(_forms) >= _MAX_FORMS:

@@ -24,25 +24,23 @@ from langgraph_pgstate.errors import (
 # SQLSTATEs: 08 (connection), 57P (the server is stopping or has to end this session), 53300 (too many connections),
 # 25P03 (the session was idle in a transaction for too long).
 _UNAVAILABLE_CODES = ("08", "57P", "53300", "25P03")
-# Messages of servers and poolers for temporary conditions. They are compared, because the error of a failed attempt to
-# connect has no SQLSTATE.
+# Messages of servers and poolers for temporary conditions. A failed attempt to connect has no SQLSTATE.
 _TEMPORARY = (
     *("starting up", "shutting down", "recovery", "not yet accepting", "system is not accepting", "too many"),
     *("remaining connection slots", "timeout", "pause failed", "server down", "server_login_retry", "terminat"),
     *("no more connections allowed", "connections exceeded", "resources exhaustion", "out of memory", "disconnect"),
 )
-# Messages of permanent refusals. A message that matches neither list counts as temporary, because it may be in another
-# language.
+# Messages of permanent refusals. A message in neither list counts as temporary, because it may be in another language.
 _PERMANENT = (
     *("authentication failed", "auth failed", "password", "does not exist", "no such", "not found", "pg_hba.conf"),
     *("not permitted", "not allowed", "denied", "rejected", "not currently accepting", "disabled", "required"),
     *("unsupported", "unrecognized", "invalid", "no credentials", "no pool", "config"),
 )
-# Messages of connection attempts that failed before they reached the server, and that would fail again.
+# Messages of connection attempts that would fail again, without a response of the server.
 _UNKNOWN_HOST = ("Name or service not known", "nodename nor servname", "Name does not resolve", "No such host is known")
 _NO_TLS = ("certificate", "does not support SSL", "SSL was required")
-# PgBouncer uses this SQLSTATE for every reason to close a connection. Only messages with `_CLIENT_ERRORS` mean an error
-# of the client.
+# PgBouncer closes a connection always with this SQLSTATE. Only messages with `_CLIENT_ERRORS` mean an error of the
+# client.
 _PROTOCOL_VIOLATION = "08P01"
 _CLIENT_ERRORS = ("prepared statement", "packet", "pkt")
 _READ_ONLY = "25006"
@@ -54,12 +52,7 @@ _CONFLICTS = (pg.SerializationFailure, pg.DeadlockDetected, pg.UniqueViolation)
 
 
 def translate(error: Exception, schema: str) -> PGStateError:
-    """Return the error to raise for a driver's error.
-
-    Args:
-        error: The error of psycopg or its pool.
-        schema: The operation's schema, for errors about missing tables.
-    """
+    """Return the error to raise for an error of psycopg or its pool."""
     if isinstance(error, PoolTimeout | TooManyRequests):
         return UnavailableError(f"no connection to PostgreSQL within the pool's timeout: {error}")
     if isinstance(error, PoolClosed):
@@ -76,8 +69,8 @@ def translate(error: Exception, schema: str) -> PGStateError:
         return TenantError(f"{message}: run `pgstate tenancy` or move_to_tenants; the application may run meanwhile")
     if _is_of_tenants(error):
         return TenantError(
-            f"the tables in schema {schema!r} keep tenants apart, and no tenant is named, or the row is another "
-            "tenant's: name the tenant by tenant=..., or by state.for_tenant(...)"
+            f"the tables in schema {schema!r} keep tenants apart, but no tenant is named, or the row belongs to "
+            "another tenant: name the tenant by tenant=..., or by state.for_tenant(...)"
         )
     if isinstance(error, pg.UndefinedColumn):
         return SchemaError(
@@ -109,7 +102,7 @@ def translate(error: Exception, schema: str) -> PGStateError:
 def _is_of_tenants(error: psycopg.Error) -> bool:
     """Return whether a statement was refused because no tenant was set, or its row belongs to another tenant."""
     if isinstance(error, pg.InvalidColumnReference):
-        # Keys begin with the tenant if tables keep tenants apart, so no key fits an ON CONFLICT without the tenant.
+        # If tables keep tenants apart, their keys begin with the tenant, and no key fits an ON CONFLICT without it.
         return "ON CONFLICT" in _first_line(error)
     if isinstance(error, pg.InsufficientPrivilege):
         return error.diag.constraint_name == "pgstate_tenant" or "row-level security" in _first_line(error)
@@ -117,13 +110,7 @@ def _is_of_tenants(error: psycopg.Error) -> bool:
 
 
 def rolled_back(connection: Any, error: BaseException | None, schema: str) -> DatabaseError | None:
-    """Return the error to raise if a transaction was rolled back although its statements did not fail, else `None`.
-
-    Args:
-        connection: The transaction's connection.
-        error: The exception that ended the transaction, with its causes; `None` if there was none.
-        schema: The tool ledger's schema.
-    """
+    """Return the error to raise if the database has rolled a transaction back by itself, else `None`."""
     lost: DatabaseError | None = None
     for cause in _causes(error):
         found = translate(cause, schema) if isinstance(cause, psycopg.Error) else None
@@ -136,13 +123,13 @@ def rolled_back(connection: Any, error: BaseException | None, schema: str) -> Da
 
 
 def failed_here(error: Exception, schema: str) -> DatabaseError | None:
-    """Return the error to raise if a statement failed by itself, not because its transaction had failed before."""
+    """Return the error to raise if a statement failed by itself, and not because of an earlier failure."""
     found = None if isinstance(error, pg.InFailedSqlTransaction) else translate(error, schema)
     return found if isinstance(found, DatabaseError) and isinstance(error, psycopg.Error) else None
 
 
 def is_rollback(error: DatabaseError) -> bool:
-    """Return whether the transaction was rolled back and may be retried: a serialization failure or a deadlock."""
+    """Return whether an error is a serialization failure or a deadlock, after which the transaction may be retried."""
     return error.sqlstate in ("40001", "40P01")
 
 
@@ -157,8 +144,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def refusal(error: Exception) -> ConfigurationError | None:
     """Return the error to raise if a connection was refused permanently, else `None`.
 
-    Permanent reasons are a wrong password, an unknown role or database, and a certificate. A server that is
-    unreachable, starting or out of connections is temporary.
+    Permanent reasons are a wrong password, an unknown role or database, and a certificate.
     """
     if not isinstance(error, psycopg.OperationalError) or error.sqlstate:
         return None
@@ -169,10 +155,7 @@ def refusal(error: Exception) -> ConfigurationError | None:
 
 
 def unknown_host(error: BaseException | None) -> ConfigurationError | None:
-    """Return the error to raise if no host name of a DSN can be resolved, else `None`.
-
-    This is only for the first connection. A name that was resolved before may become available again.
-    """
+    """Return the error to raise if no host name of a DSN can be resolved. For the first connection only."""
     reasons = _reasons(error)
     if not all(any(words in reason for words in _UNKNOWN_HOST) for reason in reasons):
         return None
@@ -185,7 +168,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _reasons(error: BaseException | None) -> list[str]:
-    """Return the message of each server that was tried."""
+    """Return the message about each server that was tried."""
     text = str(error)
     last, several, each = text.partition(_SEVERAL)
     return each.split("\n- ")[1:] if several else [last]
@@ -213,14 +196,14 @@ def is_connection_loss(error: psycopg.Error) -> bool:
         return False
     if code.startswith(_UNAVAILABLE_CODES):
         return True
-    # Failures that libpq notices itself (reset, SSL drop, refused) raise an OperationalError without a code, or a
-    # DatabaseError if libpq reports them as the result of a statement.
+    # Failures that libpq notices itself have no code. psycopg raises an OperationalError, or a DatabaseError if libpq
+    # reports the failure as the result of a statement.
     own = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or type(error) is psycopg.DatabaseError
     return own and not code
 
 
 def is_violation(error: Exception) -> bool:
-    """Return whether the client violated the protocol, for example with a statement unknown to a pooler."""
+    """Return whether the client violated the protocol, for example by a statement that a pooler does not know."""
     if not isinstance(error, psycopg.Error) or error.sqlstate != _PROTOCOL_VIOLATION:
         return False
     severity = error.diag.severity_nonlocalized or error.diag.severity
@@ -233,7 +216,7 @@ def is_read_only(error: BaseException) -> bool:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an error is an interrupt (`KeyboardInterrupt`, `CancelledError`), or was raised during one."""
+    """Return whether an error is a `KeyboardInterrupt` or `CancelledError`, or was raised during one."""
     raised: BaseException | None = error
     while isinstance(raised, Exception):
         raised = raised.__context__
