@@ -1,5 +1,5 @@
--- The table of the store of langgraph-checkpoint-postgres, as the migrations of its version 3.2 create it. Therefore
--- the store's own setup() has nothing left to do.
+-- The table of the store of langgraph-checkpoint-postgres, as the migrations of version 3.2 create it, so that the
+-- store's own setup() has nothing left to do.
 CREATE TABLE IF NOT EXISTS /*schema*/store (
     prefix text NOT NULL,
     key text NOT NULL,

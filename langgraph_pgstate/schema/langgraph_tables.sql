@@ -1,5 +1,5 @@
--- The tables of langgraph-checkpoint-postgres, as the ten migrations of its version 3.2 create them. Its indexes on
--- thread_id duplicate the primary keys; they are included so that its own setup() has nothing left to do.
+-- The tables of langgraph-checkpoint-postgres, as the ten migrations of version 3.2 create them, so that the saver's
+-- own setup() has nothing left to do.
 CREATE TABLE IF NOT EXISTS /*schema*/checkpoint_migrations (
     v integer PRIMARY KEY
 );

@@ -1,5 +1,5 @@
--- The table of embeddings of the store of langgraph-checkpoint-postgres, as its version 3.2 creates it. The approximate
--- index is left out, because the store's own setup() makes it.
+-- The table of embeddings of the store of langgraph-checkpoint-postgres, as version 3.2 creates it. The store's own
+-- setup() makes the approximate index.
 CREATE TABLE IF NOT EXISTS /*schema*/store_vectors (
     prefix text NOT NULL,
     key text NOT NULL,

@@ -1,4 +1,4 @@
--- Locks all tables of tenants. Fails after the transaction's timeout, so that others do not wait longer.
+-- Locks all tables of tenants. Fails after the transaction's timeout, so that other transactions do not wait longer.
 DO $lock$
 BEGIN
     EXECUTE (

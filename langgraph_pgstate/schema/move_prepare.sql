@@ -1,5 +1,5 @@
--- Adds the tenant column to a table. All present and new rows have its default: the tenant of all rows, or '*', which
--- stands for no tenant.
+-- Adds the tenant column to a table. All present and new rows get its default: the tenant of all rows, or '*' for no
+-- tenant.
 DO $prepare$
 DECLARE
     home pg_catalog.regnamespace := (

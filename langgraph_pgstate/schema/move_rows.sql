@@ -17,7 +17,7 @@ DECLARE
         WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped
     );
     place text := '';
-    -- Tenants that come from other rows. Such a tenant is '*' until the other row has one.
+    -- Tenants that come from other rows. Such a tenant is '*' until the other row has a tenant.
     others text[] := '{}';
     -- Tenants that come from the row itself. An application wrote them, so some may not be valid names of tenants.
     own text[] := '{}';
@@ -109,8 +109,8 @@ BEGIN
         concat_ws(', ', nullif(array_to_string(others, ', '), ''), otherwise, 'NULL'), relation, place, relation
     ) INTO moved, remaining;
     IF plain_name IN ('exporters', 'leases', 'queue_keys', 'tombstones', 'workers') THEN
-        -- Rows of these tables may stay without a tenant until the last script deletes them. Processes that name no
-        -- tenant wrote them. Processes that name a tenant write their own rows.
+        -- Processes without a tenant wrote these rows. The last script deletes the rows, because processes with a
+        -- tenant write their own rows.
         remaining := 0;
         IF is_last THEN
             EXECUTE format('DELETE FROM %s WHERE pgstate_tenant = ''*''', relation);

@@ -1,4 +1,4 @@
--- Undoes a move that has not ended: drops the tenant columns, and the keys that begin with them.
+-- Undoes a move that has not ended: drops the tenant columns, and with them the keys that begin with the tenant.
 DO $undo$
 DECLARE
     item record;

@@ -1,10 +1,11 @@
 """The move of a schema with rows to separate tenants, while the application runs.
 
-First, each table gets a tenant column. Its default is the tenant of all rows, or `*`, which stands for no tenant. Then
-rows get their tenants in batches, and keys that begin with the tenant are built beside the old ones. The application
-names no tenant and sees none of this. Last, the switch is one transaction: it gives the remaining rows their tenants,
-exchanges the keys and forces the policies. The state of the move is stored in the tables, so a move that was stopped
-can be continued by another call.
+1. Each table gets a tenant column. Its default is the tenant of all rows, or `*` for no tenant.
+2. Rows get their tenants in batches, and keys that begin with the tenant are built. The old keys stay meanwhile.
+3. The switch, one transaction, gives the remaining rows their tenants, exchanges the keys and forces the policies.
+
+The application names no tenant before the switch. The state of the move is stored in the tables, so another call can
+continue a move that was stopped.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from langgraph_pgstate.schema.types import TenancyMove, TenancyProgress
 
 OnProgress = Callable[[TenancyProgress], None]
 
-# Number of 8 kB pages in a batch. A batch takes milliseconds, during which others may wait for its rows.
+# Number of 8 kB pages in a batch. Other transactions may wait for the rows of a batch, so it takes only milliseconds.
 _BLOCKS: Final = 64
-# Timeouts of the switch, and its maximum number of attempts. During an attempt, other transactions wait for it.
+# Timeouts of an attempt to switch, during which other transactions wait, and maximum number of attempts.
 _LOCK_TIMEOUT: Final = "300ms"
 _STATEMENT_TIMEOUT: Final = "1s"
 _ATTEMPTS: Final = 120
@@ -45,7 +46,7 @@ class Rule:
 
     Attributes:
         tenant: The tenant of all rows.
-        tenant_from: `tenant_id`, `user_id` or `metadata.KEY` of the thread, or of the row itself if it has no thread.
+        tenant_from: `tenant_id`, `user_id` or `metadata.KEY` of the thread, or of a row that has no thread.
         namespace_part: Position, from 1, of the tenant's label in the namespaces of memories and files.
     """
 
@@ -63,7 +64,7 @@ class _Place(NamedTuple):
     """The rows that a script changes.
 
     Attributes:
-        relation: The table or partition; empty for all.
+        relation: The table or partition; empty for all tables.
         first: Number of the first block; empty for all blocks.
         following: Number of the block after the last one.
     """
@@ -74,11 +75,7 @@ class _Place(NamedTuple):
 
 
 def rule_of(tenant: str | None, tenant_from: str | None, namespace_part: int | None) -> Rule | None:
-    """Return the rule that the arguments of a move give; `None` if they continue the move that was begun.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return the rule that the arguments of a move give; `None` to continue the move that was begun."""
     if tenant is not None:
         if tenant_from is not None or namespace_part is not None:
             raise ConfigurationError("tenant must be given alone, because it is the tenant of all rows")
@@ -119,7 +116,7 @@ async def move_to_tenants(
         otherwise: The tenant of rows for which the rule finds none; `None` to leave them without a tenant.
         roles: Roles that see more than one tenant.
         switch: Whether to make the switch at the end. If not, the move is only prepared.
-        progress: Called after each batch.
+        progress: Called after each batch and each key.
 
     Raises:
         ConfigurationError: If there is no rule, another move was begun, or a transaction is open.
@@ -150,7 +147,7 @@ async def move_to_tenants(
     for _ in range(_LOOKS):
         if not left or rest is not None:
             break
-        # Wait, because rows that are being written now can get their tenants a moment later.
+        # Rows that are being written now can get their tenants a moment later.
         await runner.sleep(1)
         left = await _move_rest(runner, queries, given)
     if rest is not None:
@@ -161,7 +158,7 @@ async def move_to_tenants(
     if left:
         raise _without_tenant(left)
     for turn in range(_ATTEMPTS):
-        # Read the tables again: partitions may have been made meanwhile.
+        # Partitions may have been made meanwhile.
         await prepare()
         await _build_keys(runner, queries, progress)
         await _move_rest(runner, queries, given)
@@ -169,7 +166,9 @@ async def move_to_tenants(
             await runner.run(_end, queries)
             return TenancyMove(True, moved, tenants)
         await runner.sleep(_delay(turn))
-    raise ConflictError("the switch failed, because other transactions locked the tables: end them, and try again")
+    raise ConflictError(
+        "the switch failed, because other transactions locked the tables: end these transactions, and try again"
+    )
 
 
 async def undo_move(runner: Runner, queries: Queries) -> bool:
@@ -187,20 +186,18 @@ async def undo_move(runner: Runner, queries: Queries) -> bool:
 
 
 async def _run_when_unlocked(runner: Runner, operation: Callable[..., Awaitable[bool]], /, *args: object) -> None:
-    """Run an operation. Repeat it while other transactions lock a table that it needs.
-
-    Raises:
-        ConflictError: If other transactions lock a table during each of `_ATTEMPTS` attempts.
-    """
+    """Run an operation, and repeat it while other transactions lock a table. After `_ATTEMPTS`, raise."""
     for turn in range(_ATTEMPTS):
         if await _run_unless_locked(runner, operation, *args):
             return
         await runner.sleep(_delay(turn))
-    raise ConflictError("a table could not be changed, because other transactions locked it: end them, and try again")
+    raise ConflictError(
+        "a table could not be changed, because other transactions locked it: end these transactions, and try again"
+    )
 
 
 async def _run_unless_locked(runner: Runner, operation: Callable[..., Awaitable[bool]], /, *args: object) -> bool:
-    """Run an operation and return its result, or false if other transactions lock a table that it needs."""
+    """Run an operation and return its result; false if other transactions lock a table."""
     try:
         return await runner.run(operation, *args)
     except DatabaseError as error:
@@ -214,7 +211,7 @@ def _delay(turn: int) -> float:
 
 
 async def _begin(db: Connection, queries: Queries, rule: Rule | None, roles: Roles) -> Rule:
-    """Begin a move, or check that the rule is that of the move that was begun. Return the rule."""
+    """Begin a move, or check that the begun move has the same rule. Return the rule."""
     if db.is_in_transaction:
         raise ConfigurationError("a move must be called outside of a transaction, because it uses many transactions")
     await check_server(db, queries)
@@ -242,11 +239,7 @@ def _check_begun(begun: Rule | None, rule: Mapping[str, object]) -> None:
 
 
 async def _refuse_shared(db: Connection, queries: Queries, tenant: str | None) -> None:
-    """Check that no table has rows that serve threads of all tenants.
-
-    Raises:
-        TenantError: If there are such rows, which cannot be divided among tenants.
-    """
+    """Raise `TenantError` if rows serve threads of all tenants, so that they cannot be divided among tenants."""
     if tenant is None and (shared := [row[0] for row in await db.fetch(queries.find_shared_rows, {})]):
         raise TenantError(
             f"rows of {', '.join(shared)} serve all threads, and cannot be divided among tenants: move all rows to one "
@@ -267,11 +260,7 @@ async def _list_unprepared(db: Connection, queries: Queries) -> list[str]:
 async def _plan(
     db: Connection, queries: Queries, rule: dict[str, object], place: _Place, *, is_last: bool = False
 ) -> None:
-    """Set the rule and the rows of the next script of a move, within its transaction.
-
-    Raises:
-        ConfigurationError: If this move was undone meanwhile, and another was begun.
-    """
+    """Set the parameters of the next script, in its transaction. Raise if another move was begun meanwhile."""
     _check_begun(await _get_rule(db, queries), rule)
     parameters = {**place._asdict(), "rule": json.dumps(rule), "is_last": is_last, "of_no_tenant": [*OF_NO_TENANT]}
     await db.fetch(queries.plan_move, parameters)
@@ -279,7 +268,7 @@ async def _plan(
 
 async def _prepare(db: Connection, queries: Queries, rule: dict[str, object], relation: str) -> bool:
     """Add the tenant column to a table. One transaction."""
-    # `otherwise` is not stored, because it may differ when a move is continued.
+    # `otherwise` is not stored, because another call that continues the move may change it.
     kept = {name: value for name, value in rule.items() if name != "otherwise"}
     async with db.transaction():
         await db.fetch(queries.limit_wait, {"lock": _LOCK_TIMEOUT, "statement": "0"})
@@ -296,7 +285,7 @@ async def _list_tables(db: Connection, queries: Queries) -> list[tuple[str, int]
 
 
 async def _move_blocks(runner: Runner, queries: Queries, rule: dict[str, object], progress: OnProgress | None) -> int:
-    """Set the tenants of rows, block by block of all tables, and return the number of rows."""
+    """Set the tenants of rows in all tables, block by block. Return the number of rows."""
     moved = 0
     for relation, blocks in await runner.run(_list_tables, queries):
         for first in range(0, blocks, _BLOCKS):
@@ -308,7 +297,7 @@ async def _move_blocks(runner: Runner, queries: Queries, rule: dict[str, object]
 
 
 async def _move_rest(runner: Runner, queries: Queries, rule: dict[str, object]) -> dict[str, int]:
-    """Set the tenants of rows that were written meanwhile. Return, by table, the number of rows without a tenant."""
+    """Set the tenants of rows that were written meanwhile. Return the number of rows without a tenant by table."""
     left = {}
     if rule["tenant"] is None:
         for relation, _ in await runner.run(_list_tables, queries):
@@ -321,7 +310,7 @@ async def _move_rest(runner: Runner, queries: Queries, rule: dict[str, object]) 
 async def _move_rows(
     db: Connection, queries: Queries, rule: dict[str, object], place: _Place, is_last: bool = False
 ) -> tuple[int, int]:
-    """Set the tenants of rows. Return how many rows got a tenant, and how many have none. One transaction."""
+    """Set tenants of rows. Return how many rows got a tenant, and how many have none. One transaction."""
     async with db.transaction():
         await _plan(db, queries, rule, place, is_last=is_last)
         await db.script(move(queries.schema, "rows"))
@@ -330,14 +319,14 @@ async def _move_rows(
 
 
 class _BuiltKey(NamedTuple):
-    """A key that is built beside the keys of a table.
+    """A key that is built before the switch.
 
     Attributes:
-        name: Name of its index, until the switch.
-        making: The statement that builds it.
+        name: Name of the index until the switch.
+        making: The statement that builds the index.
         size: Bytes of the table.
-        is_complete: Whether its build has ended.
-        is_in_work: Whether a process is building it.
+        is_complete: Whether the index is complete.
+        is_in_work: Whether a process is building the index.
     """
 
     name: str
@@ -358,11 +347,7 @@ async def _list_built_keys(db: Connection, queries: Queries) -> list[_BuiltKey]:
 
 
 async def _build_keys(runner: Runner, queries: Queries, progress: OnProgress | None) -> None:
-    """Build the keys that begin with the tenant beside the others.
-
-    Raises:
-        TenantError: If another process builds them.
-    """
+    """Build the keys that begin with the tenant. Raise `TenantError` if another process is building a key."""
     keys = await runner.run(_list_built_keys, queries)
     for done, key in enumerate(keys, 1):
         if not key.is_complete:
@@ -388,11 +373,7 @@ async def _count_tenants(db: Connection, queries: Queries) -> int:
 
 
 async def _switch(db: Connection, queries: Queries, rule: dict[str, object], roles: Roles) -> bool:
-    """Make the switch, and return whether it was possible. One transaction.
-
-    Raises:
-        TenantError: If rows have no tenant.
-    """
+    """Make the switch, and return whether it was possible. One transaction. Raise if rows have no tenant."""
     async with db.transaction():
         await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
         await _plan(db, queries, rule, _Place(""), is_last=True)
@@ -416,7 +397,7 @@ async def _switch(db: Connection, queries: Queries, rule: dict[str, object], rol
 
 
 async def _end(db: Connection, queries: Queries) -> None:
-    """Validate the constraints that the switch did not validate. Safe to repeat."""
+    """Validate the constraints that the switch has made. Safe to repeat."""
     async with db.transaction():
         await db.script(move(queries.schema, "end"))
 

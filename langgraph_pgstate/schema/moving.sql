@@ -25,21 +25,20 @@ WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind IN ('r', 'p'
 ORDER BY c.relname <> 'threads', c.relname;
 
 -- name: list_moved_tables
--- Return the tables whose rows are moved, each partition separately, with their sizes in blocks. Tables from which
--- other tables take their tenants come first.
+-- Return the tables and partitions whose rows are moved, with their sizes in blocks. Tables from which other tables
+-- take their tenants come first.
 SELECT c.relname::text, pg_relation_size(c.oid) / current_setting('block_size')::integer FROM pg_catalog.pg_class c
 WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind = 'r' AND c.relname <> 'tenants'
     AND NOT c.relname::text = ANY(:of_no_tenant::text[])
 ORDER BY array_position(ARRAY['threads', 'memories', 'files', 'assistants'], c.relname::text), c.relname;
 
 -- name: plan_move
--- Set the parameters of the next script of a move: its table and blocks, the rule, the default of the tenant column,
--- and whether this script is the last one.
+-- Set the parameters of the next script of a move: its table and blocks, the rule, and whether this script is the last.
 SELECT set_config('pgstate.relation', :relation::text, true), set_config('pgstate.first', :first::text, true),
     set_config('pgstate.following', :following::text, true), set_config('pgstate.rule', :rule::text, true),
     set_config('pgstate.is_last', CASE WHEN :is_last::boolean THEN 'on' ELSE 'off' END, true),
     set_config('pgstate.of_no_tenant', (:of_no_tenant::text[])::text, true),
-    -- Scans and joins of whole tables are off, because a batch reads few rows by their places or by an index.
+    -- Scans and joins of whole tables are off, because a batch reads few rows.
     set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
     set_config('enable_mergejoin', 'off', true);
 
@@ -52,8 +51,8 @@ SELECT current_setting('pgstate.moved')::bigint, current_setting('pgstate.left')
 SELECT set_config('lock_timeout', :lock::text, true), set_config('statement_timeout', :statement::text, true);
 
 -- name: list_built_keys
--- Return keys that a move must build beside the present keys: name, statement, size of the table in bytes, whether the
--- key is complete, and whether a process is building it.
+-- Return keys that a move must build: name, statement, size of the table in bytes, whether the key is complete, and
+-- whether a process is building the key.
 SELECT n.name, regexp_replace(
         k.making, '^CREATE (UNIQUE )?INDEX ("[^"]*"|\S+) ON \S+ ',
         format('CREATE \1INDEX CONCURRENTLY %I ON %s ', n.name, c.oid::regclass)

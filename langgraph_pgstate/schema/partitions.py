@@ -22,11 +22,11 @@ from langgraph_pgstate.schema.tenancy import has_walls, make_walls, tenant_queri
 _LOCK_NOT_AVAILABLE = "55P03"
 _DROP_TIMEOUT: Final = "500ms"
 HOLDS_KEY: Final = "holds"
-"""Key of the advisory lock that is taken to put a thread under a legal hold, or to drop the spans of a month."""
+"""Key of the advisory lock of transactions that hold a thread, or drop the spans of a month."""
 _log = logging.getLogger("langgraph_pgstate")
 
 Digest = tuple[int, int]
-"""Number of the spans of a month, and the sum of their hashes. Digests of several tenants can be added."""
+"""Number of spans, and the sum of their hashes. Digests of several tenants can be added."""
 
 
 class Partitions(NamedTuple):
@@ -35,8 +35,8 @@ class Partitions(NamedTuple):
     Attributes:
         table: The table.
         column: The column with the time.
-        missing: Name of the query that lists the periods without a partition, from the present period on.
-        strayed: Name of the query that lists the periods of rows in the default partition.
+        missing: The query that lists the present and next periods without a partition.
+        strayed: The query that lists the periods of rows in the default partition.
     """
 
     table: str
@@ -59,8 +59,8 @@ async def make_months(
         queries: The queries of the schema.
         ahead: Number of months after this one.
         strayed: Whether to also create partitions of months whose spans are in the default partition.
-        lock_timeout: Maximum wait for a lock, by default unlimited. After a timeout, the next call makes the remaining
-            partitions. Until then the default partition stores the spans.
+        lock_timeout: Maximum wait for a lock, by default unlimited. After a timeout, the default partition stores the
+            spans until another call.
 
     Returns:
         The created months, as `2026_01`.
@@ -101,7 +101,7 @@ async def _make(
 
 
 async def _find_strayed(db: Connection, queries: Queries, kind: Partitions) -> Rows:
-    """Return the periods of the rows in the default partition, of all tenants."""
+    """Return the periods of all tenants' rows in the default partition."""
     if not await has_walls(db, queries):
         return await db.fetch(getattr(queries, kind.strayed), {})
     default = {"partition": f'"{queries.schema}".{kind.table}_default'}
@@ -138,7 +138,7 @@ async def _make_one(
             if is_walled:
                 await make_walls(db, queries)
         if lock_timeout is not None:
-            # Restore the setting, which would otherwise stay for the rest of a caller's transaction.
+            # Otherwise the setting would stay for the rest of a caller's transaction.
             await db.fetch(queries.set_lock_timeout, {"timeout": before})
     return is_missing
 
@@ -153,15 +153,8 @@ async def find_partition(db: Connection, queries: Queries, table: str, period: s
 async def list_old_months(db: Connection, queries: Queries, older_than: int) -> list[str]:
     """Return the months whose spans may be dropped, as `2026_01`.
 
-    A month with spans of a thread that is under a legal hold is left out, with a warning.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        older_than: Number of months before this one that are kept.
-
-    Raises:
-        ConfigurationError: If `older_than` is not positive.
+    The `older_than` months before this one are kept. A month with spans of a thread that is under a legal hold is left
+    out, with a warning.
     """
     if older_than < 1:
         raise ConfigurationError(f"the number of months of kept spans must be 1 or more, got {older_than}")
@@ -172,10 +165,7 @@ async def list_old_months(db: Connection, queries: Queries, older_than: int) -> 
 
 
 async def digest_month(db: Connection, queries: Queries, month: str) -> Digest:
-    """Return a digest of a month's spans. After a change of the spans, the digest differs. One round trip.
-
-    If a tenant is set, only the tenant's spans count.
-    """
+    """Return a digest of a month's spans, or of the spans of `db.tenant` if it is set. One round trip."""
     ((count, total),) = await db.fetch(queries.digest_spans_of_month, {"month": month})
     return count, int(total)
 
@@ -185,8 +175,7 @@ async def drop_months(
 ) -> list[str]:
     """Drop the spans of some months. One transaction each; safe to repeat.
 
-    If a thread with spans in a month was put under a legal hold meanwhile, the month is kept, with a warning. This
-    applies to the threads of all tenants.
+    A month with spans of a thread that is under a legal hold, of any tenant, is kept, with a warning.
 
     Args:
         db: The connection.
@@ -201,7 +190,7 @@ async def drop_months(
     is_walled = bool(months) and await has_walls(db, queries)
     for month in months:
         async with db.transaction():
-            # This lock makes a new hold wait. After the wait, the spans of this month are already dropped.
+            # With this lock, a new hold waits until the spans of this month are dropped.
             await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
             if await find_partition(db, queries, "spans", month) is None:
                 continue
@@ -230,11 +219,7 @@ async def _is_held(db: Connection, queries: Queries, month: str, *, of_all_tenan
 
 
 async def list_old_days(db: Connection, queries: Queries, ttl: timedelta) -> list[str]:
-    """Return days that ended at least `ttl` ago, as `2026_01_31`. Days with events of a run in the queue are left out.
-
-    Raises:
-        ConfigurationError: If `ttl` is negative.
-    """
+    """Return days that ended at least `ttl` ago, as `2026_01_31`, without days with events of a run in the queue."""
     if ttl < timedelta(0):
         raise ConfigurationError(f"stream_ttl must not be negative, got {ttl}")
     table = f'"{queries.schema}".stream_batches'
@@ -243,18 +228,15 @@ async def list_old_days(db: Connection, queries: Queries, ttl: timedelta) -> lis
 
 
 async def drop_days(db: Connection, queries: Queries, days: Sequence[str]) -> list[str]:
-    """Drop the events of some days.
+    """Drop the events of some days, and return the dropped days. One transaction each; safe to repeat.
 
-    One transaction each; safe to repeat. A day that another transaction is reading is left to the next call.
-
-    Returns:
-        The dropped days.
+    A day that another transaction is reading is left to the next call.
     """
     dropped = []
     for day in days:
         try:
             async with db.transaction():
-                # The wait for the lock is short, because readers of all days wait behind this statement.
+                # Wait only shortly for the lock, because readers of all days wait behind this statement.
                 await db.fetch(queries.set_lock_timeout, {"timeout": _DROP_TIMEOUT})
                 await db.script(drop_partition(queries.schema, "stream_batches", day))
         except Exception as error:

@@ -1,5 +1,5 @@
 -- name: find_missing_months
--- Return this month and the next months, as far as they have no partition of spans.
+-- Return those of this month and the next months that have no partition of spans.
 SELECT to_char(month, 'YYYY_MM'), to_char(month, 'YYYY-MM-DD'), to_char(month + interval '1 month', 'YYYY-MM-DD')
 FROM (
     SELECT date_trunc('month', now() AT TIME ZONE 'UTC') + make_interval(months => ahead) AS month
@@ -9,7 +9,7 @@ WHERE to_regclass(:prefix::text || to_char(month, 'YYYY_MM')) IS NULL
 ORDER BY 1;
 
 -- name: find_missing_days
--- Return this day and the next days, as far as they have no partition of stream_batches.
+-- Return those of this day and the next days that have no partition of stream_batches.
 SELECT to_char(day, 'YYYY_MM_DD'), to_char(day, 'YYYY-MM-DD'), to_char(day + interval '1 day', 'YYYY-MM-DD')
 FROM (
     SELECT date_trunc('day', now() AT TIME ZONE 'UTC') + make_interval(days => ahead) AS day
@@ -33,7 +33,7 @@ SELECT DISTINCT to_char(created_at AT TIME ZONE 'UTC', 'YYYY_MM_DD'),
 FROM /*schema*/stream_batches_default ORDER BY 1;
 
 -- name: find_partition
--- Return the number (oid) of a partition, or null if it does not exist. A partition that is made again has another one.
+-- Return the number (oid) of a partition, or null. A partition that is made again has another number.
 SELECT to_regclass(:partition::text)::oid::bigint;
 
 -- name: list_old_months
@@ -46,7 +46,7 @@ WHERE i.inhparent = to_regclass(:table::text) AND c.relname ~ '^spans_[0-9]{4}_[
 ORDER BY 1;
 
 -- name: list_old_days
--- Return the partitions of stream_batches that ended a given time ago, and that have no batch of a run in the queue.
+-- Return the partitions of stream_batches that ended a given time ago and have no batch of a run in the queue.
 SELECT o.name
 FROM (
     SELECT c.relname::text AS name, to_date(right(c.relname, 10), 'YYYY_MM_DD') AS day

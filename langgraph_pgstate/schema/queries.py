@@ -9,13 +9,11 @@ A query file holds statements like
 `/*schema*/` precedes every table and leaves the file valid SQL. `:parameter` names become `$1 … $n` in the order of
 their first use. A statement is parsed at its first use, once for all schemas.
 
-Functions are called by their plain names, directly before the parenthesis. The loader puts `pg_catalog.` before them
-and before operators. Without this, PostgreSQL may prefer a function or operator that another role has made in a schema
-of the `search_path`, because its types fit better.
+The loader puts `pg_catalog.` before operators and function calls (plain names directly before a parenthesis). Otherwise
+PostgreSQL may prefer an operator or function that another role has made in a schema of the `search_path`.
 
-A line `-- plan: at each call` below the purpose makes the server plan the statement for its arguments each time.
-Statements with conditions like `:name IS NULL OR name = :name` need it, so that an index serves the conditions whose
-arguments are given.
+A line `-- plan: at each call` below the purpose makes the server plan the statement for its arguments each time. With
+conditions like `:name IS NULL OR name = :name`, only such a plan uses the right index.
 
 Lines below the purpose that begin with `-- seals: `, `-- opens: `, `-- matches: `, `-- searches: ` or `-- leaves: ` say
 what the statement does with content that may be encrypted; see `db/contents.py`.
@@ -59,9 +57,8 @@ _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
-# Matches comments and strings, which are not changed; calls; and operators that keep their precedence if qualified.
-# Other operators need no schema, because `pg_catalog` has them for exactly the operands' types. `unnest` of several
-# arrays is PostgreSQL's syntax, not a call.
+# Matches comments and strings, which are not changed; calls; and operators that keep their precedence if qualified. For
+# other operators, `pg_catalog` has exactly the operands' types. `unnest` of several arrays is syntax, not a call.
 _QUALIFIED = re.compile(
     r"--[^\n]*|'[^']*'|(?<![\w.\"])unnest\((?=(?:[^(),[]|\([^()]*\)|\[[^]]*\])*\))"
     r"|(?<![\w.\"])(?<!\*/)(?!unnest\()[a-z_]\w*\("
@@ -79,8 +76,8 @@ class NamedQuery(NamedTuple):
         purpose: The sentences below the name.
         text: The statement with `$n` placeholders.
         parameters: Parameter names in placeholder order.
-        is_planned_each_time: Whether the statement is never prepared, and is planned for its arguments each time.
-        contents: The statement's use of content that may be encrypted; `None` if it uses none.
+        is_planned_each_time: Whether the statement is never prepared, but planned for its arguments each time.
+        contents: The statement's use of content that may be encrypted; `None` for none.
     """
 
     name: str
@@ -96,11 +93,7 @@ Statement = tuple[NamedQuery, Mapping[str, Any]]
 
 
 class Queries:
-    """The named queries of one schema, as attributes. They come from all packages, or from one folder of a package.
-
-    Raises:
-        AttributeError: On access to a name that no file defines.
-    """
+    """The named queries of one schema, as attributes, from all packages or from one folder."""
 
     def __init__(self, schema: str, folder: str = "") -> None:
         self.schema, self._folder = check_schema_name(schema), folder
@@ -129,10 +122,9 @@ class Migration(NamedTuple):
         version: The number, from 1.
         name: A description, from the file's name.
         up: SQL with the schema marker, one transaction.
-        down: SQL that reverts it.
+        down: SQL that reverts the migration.
         checksum: SHA-256 of `up`, to detect a changed migration.
-        is_additive: Whether programs of the previous version work with the result. If so, `up` begins with the line
-            `-- additive`.
+        is_additive: Whether programs of the previous version work with the result; `up` begins with `-- additive`.
     """
 
     version: int
@@ -179,11 +171,7 @@ def langgraph_store_tables(schema: str, *, create_schema: bool = True) -> str:
 def langgraph_vectors_table(schema: str, extension: str, vector_type: str, dims: int) -> str:
     """Return SQL that creates the table of embeddings of LangGraph's own store; idempotent.
 
-    Args:
-        schema: The schema.
-        extension: Schema of pgvector.
-        vector_type: The type of the embeddings.
-        dims: Number of dimensions.
+    `extension` is the schema of pgvector.
     """
     type = f'"{extension}".{vector_type} ({dims:d})'
     return _created(schema, "langgraph_vectors.sql", False).replace(" vector (3)", f" {type}")
@@ -195,7 +183,7 @@ def snapshot() -> str:
 
 
 def preload(schema: str) -> None:
-    """Read all files that are needed for `schema`, so that an event loop never waits for a file."""
+    """Read all files for `schema`, so that an event loop never waits for a file."""
     queries(schema)
     _conditions()
     migrations()
@@ -258,13 +246,13 @@ def drop_built_key(schema: str, name: str) -> str:
 
 
 def partition(schema: str, table: str, column: str, period: str, first: str, following: str) -> list[str]:
-    """Return the statements that create a partition for a month or a day. Citus requires that each is sent alone.
+    """Return the statements that create a partition for a month or a day. Citus needs each statement sent alone.
 
     Args:
         schema: The schema.
         table: The partitioned table.
         column: The time by which it is partitioned.
-        period: The period in the partition's name, such as `2026_01` or `2026_01_31`.
+        period: The month or day, such as `2026_01` or `2026_01_31`.
         first: The first day, such as `2026-01-01`.
         following: The first day after the period.
     """
@@ -290,7 +278,7 @@ def drop_partition(schema: str, table: str, period: str) -> str:
 
 
 def read_contents(schema: str, table: str, keys: Sequence[str], columns: Sequence[str]) -> str:
-    """Return SQL that reads a page of a thread's rows of a table, by key. The cursor is a key without the thread."""
+    """Return SQL that reads a page of a thread's rows of a table, in key order after a cursor."""
     text = _without_comments("read_contents.sql")
     listed, after = ", ".join([*keys, *columns]), ", ".join(keys[1:])
     places = ", ".join(f"${number}" for number in range(2, len(keys) + 1))
@@ -410,7 +398,7 @@ def _parsed(folder: str, name: str) -> NamedQuery:
     source = _sources(folder)[name]
     text = _USED_CONDITION.sub(lambda match: f"({_conditions()[match.group(1)]})", source.text.decode())
     text = _PARAMETER.sub(number, _qualify(text))
-    # The names are interned, as names in code are, so that dictionary lookups compare identities.
+    # Interned names make lookups in dictionaries faster.
     return source._replace(text=text.encode(), parameters=tuple(map(sys.intern, order)))
 
 

@@ -1,4 +1,4 @@
-"""Encryption of content that is stored already: in copied rows, under newer data keys, or from plain text."""
+"""Encryption of stored content: of copied rows, under newer data keys, or of plain text."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ COPIED: Final = (
 """The tables whose rows are copied to forks and copies of a thread."""
 
 _PAGE: Final = 100
-# Limits: rows in a page of `scan_contents.sql`, and bytes of the values that one transaction stores again.
+# Rows in a page of `scan_contents.sql`, and maximum bytes of the values that one transaction stores again.
 _SCANNED: Final = 500
 _RUN_BYTES: Final = 4_000_000
 # Maximum number of characters from which words are made, as in a put.
 _MAX_WORDS: Final = 200_000
-# By kind of content, SQL for the beginning of a value, from which `key_id_at` reads the id of the data key.
+# SQL for the beginning of a value, by kind of content. `key_id_at` reads the id of the data key from this beginning.
 _HEADS: Final[dict[Kind, str]] = {
     "bytes": "substr({}, 1, 12)",
     "text": "left({}, 17)",
@@ -62,12 +62,6 @@ async def bind_copy(db: Connection, queries: Queries, source_id: str, target_id:
     """Encrypt the content of a thread's copy under the data key of the copy's owner.
 
     Call this in the transaction that makes the copy.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        source_id: The thread.
-        target_id: The copy.
 
     Raises:
         EncryptedError: If the content is encrypted and no keys are given.
@@ -85,7 +79,7 @@ async def reseal_rows(
 ) -> int:
     """Encrypt a thread's content in one table under the current data key. Return the number of changed values.
 
-    Rows are read page by page. One transaction stores the values of a page again, except those changed meanwhile.
+    Each page of rows is stored again in one transaction, except values that were changed meanwhile.
     """
     reading, rest = _reading(schema, table), KEYS[table][1:]
     changed = 0
@@ -112,9 +106,8 @@ def _again(
 ) -> list[Statement]:
     """Return the statements that store the values of a page again.
 
-    Raises:
-        MissingKeysError: If data keys must be loaded first. The error names all keys that are known to be needed.
-        EncryptionError: If a value cannot be decrypted and `problems` is `None`. Otherwise it is added to `problems`.
+    A `MissingKeysError` names all keys that are known to be needed. Values that cannot be decrypted are added to
+    `problems`. If `problems` is `None`, such a value raises.
     """
     names = KEYS[table]
     found: list[Statement] = []
@@ -172,10 +165,10 @@ class Reached(NamedTuple):
     """The result of encrypting a page of a table again.
 
     Attributes:
-        cursor: The key of the page's last row; `None` if there are no rows after it.
+        cursor: The key of the page's last row; `None` after the last page.
         rows: Number of rows in the page.
         found: Number of values to encrypt again.
-        changed: Number of values that were encrypted again, without values that another transaction changed meanwhile.
+        changed: Number of values that were encrypted again. Values that were changed meanwhile are left out.
         problems: Values that cannot be decrypted: thread, place and reason.
     """
 
@@ -195,8 +188,8 @@ async def reseal_page(
 ) -> Reached:
     """Encrypt values of a page of a table again, of all threads. Safe during other writes, and to repeat.
 
-    The beginnings of values are read to find the wanted values. Wanted values are stored again in transactions of a few
-    megabytes, unless they were changed meanwhile.
+    The beginnings of values show which values are wanted. These are stored again in transactions of a few megabytes,
+    unless they were changed meanwhile.
 
     Args:
         db: The connection, with keys.
@@ -243,7 +236,7 @@ def _after(names: Sequence[str], cursor: tuple[Any, ...] | None) -> dict[str, An
 
 
 def _read_columns(table: str) -> list[str]:
-    """Return the columns of a table that are read besides its key: content, and the columns to which it is bound."""
+    """Return the columns of a table that are read besides its key: content, and columns to which content is bound."""
     contents = _sealed(table)
     bound = {name: None for content in contents.values() for name in content.key}
     return [*contents, *(name for name in bound if name not in KEYS[table])]

@@ -1,12 +1,11 @@
 -- The whole schema, except the table of migrations (`bootstrap.sql`). The comments at the end describe every column.
--- Every name has its schema: nothing depends on search_path. Every key starts with thread_id, so a distributed
--- PostgreSQL can keep a thread on one node. Ids compare byte by byte (collation "C"), as in Python.
+-- Every name has its schema: nothing depends on search_path. Keys of rows of threads start with thread_id, so a
+-- distributed PostgreSQL can keep a thread on one node. Ids compare byte by byte (collation "C"), as in Python.
 
--- A thread is one conversation or task. The first put makes its row; later puts update it every few seconds, so that
--- listing threads reads no checkpoints. `version` counts updates of title and metadata, so that a stale update can be
--- refused. `pgstate maintain` deletes or prunes a thread after `expires_at`, which moves with `updated_at` if there is
--- a `ttl`. An archived thread (`archived_at`) keeps only this row, so that lists find it. A copy or a fork keeps the
--- rows that it has inherited, even if they are pruned or deleted elsewhere. `origin_thread_ids` names all its sources.
+-- A thread is one conversation or task. The first put makes its row. Later puts update the row every few seconds, so
+-- that listing threads reads no checkpoints. `version` shows that an update of title or metadata is stale. An archived
+-- thread keeps only this row, so that lists find the thread. A copy or a fork keeps inherited rows, even if these rows
+-- are pruned or deleted in the thread of origin.
 CREATE TABLE /*schema*/threads (
     thread_id text COLLATE "C" NOT NULL,
     agent text,
@@ -42,12 +41,10 @@ CREATE INDEX threads_expires_at_idx ON /*schema*/threads (expires_at) WHERE expi
 CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb_path_ops) WITH (fastupdate = off);
 
 -- A checkpoint is the state after one superstep, linked to its parent. `state` holds small values (versions, scalars)
--- and, for every other channel, references into `segment_ids`. Each write of the row sets `revision` to a new random
--- number, so that a process that builds on a cached checkpoint can check that it is unchanged. Columns that queries
--- filter by are typed; `metadata` has everything. `next_checkpoint_id` is set if a prune removed all children. It names
--- one of them, and shows that the branch continued from here. `state_version` is the version of the application's
--- state; null is the first. `is_copy` is true if a copy or a fork copied the row here. Then its run wrote it in another
--- thread, and a deletion of the run deletes it only there.
+-- and, for every other channel, references into `segment_ids`. `revision` shows a process whether its cached checkpoint
+-- is unchanged. Columns that queries filter by are typed; `metadata` has everything. If a prune removed all children,
+-- `next_checkpoint_id` is one of these children. A row with `is_copy` came from another thread, so a deletion of its
+-- run keeps the row.
 CREATE TABLE /*schema*/checkpoints (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -70,15 +67,14 @@ ALTER TABLE /*schema*/checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
 -- This index serves only lists over all threads. "POSIX" sorts like "C", but has another name, so that the planner
 -- cannot use this index to look for the newest checkpoint of one thread.
 CREATE INDEX checkpoints_checkpoint_id_idx ON /*schema*/checkpoints (checkpoint_id COLLATE "POSIX");
--- Each index, and each predicate of an index, makes a put slower. The other columns that queries filter by follow the
--- parent in this index. These columns cost least here, because new entries go to the end of this index. A query without
--- a parent scans this index instead of the rows.
+-- Each index makes a put slower. So the other columns that queries filter by are in this index. They cost least here,
+-- because new entries go to the end of the index. A query without a parent scans the index instead of the rows.
 CREATE INDEX checkpoints_parent_idx ON /*schema*/checkpoints (parent_checkpoint_id, source, step, created_at);
 -- Checkpoints of a plain graph have no run. An index entry for each would cost more than the predicate.
 CREATE INDEX checkpoints_run_id_idx ON /*schema*/checkpoints (run_id) WHERE run_id IS NOT NULL;
 
 -- A segment is an immutable piece of encoded channel data, shared by every checkpoint whose `segment_ids` name it:
--- some elements of a list, or a value that changes as a whole. It is compressed already, so TOAST does not compress it.
+-- some elements of a list, or a value that changes as a whole. The data is compressed, so TOAST does not compress it.
 CREATE TABLE /*schema*/segments (
     thread_id text COLLATE "C" NOT NULL,
     segment_id integer NOT NULL,
@@ -109,8 +105,8 @@ CREATE INDEX writes_run_id_idx ON /*schema*/writes (run_id) WHERE run_id IS NOT 
 CREATE INDEX writes_interrupts_idx ON /*schema*/writes (created_at DESC, thread_id, task_id)
     WHERE idx = -3 AND checkpoint_ns = '';
 
--- Data keys, which encrypt content, wrapped by a master key that is not in the database. New content of a scope is
--- encrypted under its current key. A destroyed key keeps its row. A key without a row counts as lost.
+-- Data keys, which encrypt content, wrapped by a master key that is not in the database. A scope's current key encrypts
+-- new content. A destroyed key keeps its row. A key without a row counts as lost.
 CREATE TABLE /*schema*/data_keys (
     key_id text COLLATE "C" NOT NULL,
     scope text COLLATE "C" NOT NULL,
@@ -146,8 +142,8 @@ CREATE TABLE /*schema*/labels (
 );
 
 -- A lease is the right to advance a thread until `expires_at`, by the clock of the database. Every new holder gets a
--- greater `fencing_token`, so that late writes of the last holder are refused. A released lease has no holder. The
--- first token of a thread is the time in microseconds. It exceeds earlier tokens, even if the row was deleted.
+-- greater `fencing_token`, so that late writes of the last holder are refused. The first token of a thread is the time
+-- in microseconds, which exceeds earlier tokens even if the row was deleted.
 CREATE TABLE /*schema*/leases (
     thread_id text COLLATE "C" NOT NULL,
     holder_id text COLLATE "C",
@@ -168,9 +164,8 @@ CREATE TABLE /*schema*/tombstones (
 );
 CREATE INDEX tombstones_expires_at_idx ON /*schema*/tombstones (expires_at, thread_id);
 
--- Archives: objects outside of the database, each with the rows of several threads, and a manifest beside it. The row
--- of an archive is stored before its objects. Until the archive is complete, no rows of its threads are deleted. `root`
--- is the SHA-256 that the manifest must have.
+-- Archives. An archive has two objects outside of the database: the rows of several threads, and a manifest. The row
+-- here is stored before the objects. Until the archive is complete, no rows of its threads are deleted.
 CREATE TABLE /*schema*/archives (
     archive_id text COLLATE "C" NOT NULL,
     url text NOT NULL,
@@ -185,8 +180,7 @@ CREATE TABLE /*schema*/archives (
     PRIMARY KEY (archive_id)
 );
 
--- Copies of threads in archives, also of threads that were restored or deleted. `threads.archive_id` names the archive
--- of an archived thread.
+-- Copies of threads in archives, also of threads that were restored or deleted.
 CREATE TABLE /*schema*/archived_threads (
     thread_id text COLLATE "C" NOT NULL,
     archive_id text COLLATE "C" NOT NULL,
@@ -202,8 +196,7 @@ CREATE INDEX archived_threads_origin_thread_ids_idx ON /*schema*/archived_thread
     WHERE origin_thread_ids IS NOT NULL;
 
 -- Policies of how long threads are kept. A policy selects threads, and has ages for its actions. It visits all threads
--- again and again: `cursor_id` is its position, `began_at` the start of the present visit, `last_began_at` the start of
--- the previous visit.
+-- again and again; `cursor_id` is its position.
 CREATE TABLE /*schema*/retention_policies (
     name text COLLATE "C" NOT NULL,
     agent text,
@@ -228,8 +221,8 @@ CREATE TABLE /*schema*/retention_policies (
     PRIMARY KEY (name)
 );
 
--- Answers to interrupts, at most one for each. The application resumes the graph with them. `answer_id` is random for
--- each call, so that a call that is repeated after a lost connection finds its own answer.
+-- Answers to interrupts, at most one for each. A call that is repeated after a lost connection finds its own answer by
+-- the random `answer_id`.
 CREATE TABLE /*schema*/answers (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -255,11 +248,10 @@ CREATE TABLE /*schema*/projections (
 );
 CREATE INDEX projections_state_idx ON /*schema*/projections USING gin (state jsonb_path_ops);
 
--- A run is one invocation of a graph on a thread. Its process renews `alive_until`. If this time of a running run has
--- passed, its process has died. Steps, tokens and cost are sums over all attempts; `steps_before` leaves out the last
--- attempt, `first_started_at` is the start of the first, and other columns describe the last. If the run was enqueued
--- (`queue`), the queue writes status, attempt, end and error, and the recorder the rest. A run that deletes its thread
--- stays with its events until `delete_at`, so that readers of the events learn of its end.
+-- A run is one invocation of a graph on a thread. Its process renews `alive_until`. Steps, tokens and cost are sums
+-- over all attempts. Other columns describe the last attempt. If the run was enqueued, the queue writes status,
+-- attempt, end and error, and the recorder writes the other columns. A run that deletes its thread stays with its
+-- events until `delete_at`, so that readers of the events learn of its end.
 CREATE TABLE /*schema*/runs (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -306,9 +298,8 @@ CREATE INDEX runs_run_id_idx ON /*schema*/runs (run_id);
 CREATE INDEX runs_steps_idx ON /*schema*/runs (steps DESC, thread_id, run_id) WHERE steps > 25;
 CREATE INDEX runs_delete_at_idx ON /*schema*/runs (delete_at) WHERE delete_at IS NOT NULL;
 
--- Feedback is a score or a comment, or both, on a run or on one of its spans. It cannot be given to a run that is being
--- deleted, because the foreign key locks the run's row. If the caller has its own serializer, which may encrypt, the
--- comment is encoded in `value`.
+-- Feedback is a score, a comment, or both, on a run or a span. The foreign key locks the run's row, so a run that is
+-- being deleted gets no feedback. A caller's own serializer, which may encrypt, encodes the comment in `value`.
 CREATE TABLE /*schema*/feedback (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -329,11 +320,11 @@ CREATE TABLE /*schema*/feedback (
 );
 CREATE INDEX feedback_created_at_idx ON /*schema*/feedback (created_at DESC, thread_id, run_id, feedback_id);
 
--- A run in the queue waits for a worker, or a worker runs it. When its row here is deleted, its row in `runs` stays.
--- Only a ready run can be claimed: the first run of its thread by `number`, if it is due. A ready run has the number 0,
--- which is unique in a thread. So a thread has at most one running run, and a claim reads no run that cannot be
--- claimed. The `position` of a key's first ready run is the smallest of the queue, and each further run of the key adds
--- one. So keys take turns. A claim sets `is_limited` for runs of a key at its limit, so that later claims skip them.
+-- A run in the queue waits for a worker, or a worker runs it. Only a ready run can be claimed: the first run of its
+-- thread by `number`, if this run is due. A ready run has the number 0, which is unique in a thread. So a thread has at
+-- most one running run, and claims read only ready runs. A key's first ready run gets the smallest `position` of the
+-- queue, and each further run of the key adds one, so that keys take turns. A claim sets `is_limited` for runs of a key
+-- at its limit, so that later claims skip these runs.
 CREATE TABLE /*schema*/queue (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -378,7 +369,7 @@ CREATE INDEX queue_running_idx ON /*schema*/queue (queue, key, worker_id) WHERE 
 CREATE INDEX queue_run_after_idx ON /*schema*/queue (run_after) WHERE run_after IS NOT NULL;
 CREATE INDEX queue_suspect_idx ON /*schema*/queue (queue, priority DESC, position) WHERE is_suspect;
 
--- Requests of enqueued runs. A row is kept if the run fails or is interrupted, so that it can be retried or resumed.
+-- Requests of enqueued runs. If a run fails or is interrupted, its row stays for a retry or an answer.
 CREATE TABLE /*schema*/run_requests (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -391,7 +382,7 @@ ALTER TABLE /*schema*/run_requests ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX run_requests_answer_at_idx ON /*schema*/run_requests ((options ->> 'graph'), answer_at)
     WHERE answer_at IS NOT NULL;
 
--- The workers. They are stored so that runs can be found that no living worker accepts.
+-- Workers. The rows show which runs no living worker accepts.
 CREATE TABLE /*schema*/workers (
     worker_id text COLLATE "C" NOT NULL,
     started_at timestamptz NOT NULL DEFAULT now(),
@@ -404,11 +395,10 @@ CREATE TABLE /*schema*/workers (
     PRIMARY KEY (worker_id)
 );
 
--- The events of runs that a worker runs; a row has several events. Events are numbered without gaps over all attempts
--- of a run, by one transaction at a time, which updates the run's row in `queue`. That row has the worker's fencing
--- token, the last number, and the number of events under this lease. This number shows whether a batch is sent again.
--- `setup()` and `pgstate maintain` make partitions by day; the default partition takes other days. Days are dropped as
--- a whole. `runs.last_event` keeps the number of a run's last event.
+-- The events of runs from the queue; a row has several events. Events are numbered without gaps over all attempts of a
+-- run, because each transaction that adds events also updates the run's row in `queue`. The number of events under the
+-- present lease (`streamed`) shows whether a batch is sent again. `setup()` and `pgstate maintain` make partitions by
+-- day; the default partition takes other days.
 CREATE TABLE /*schema*/stream_batches (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -437,7 +427,7 @@ CREATE TABLE /*schema*/queue_limits (
 );
 
 -- Claims under a limit. A claim counts the running runs in its snapshot, and increments the revision that it has read.
--- If another claim of the same key was committed since, the revision differs, and the claim takes no run.
+-- If another claim of the key was committed meanwhile, the revision differs, and the claim takes no run.
 CREATE TABLE /*schema*/queue_keys (
     queue text NOT NULL,
     key text NOT NULL,
@@ -447,10 +437,10 @@ CREATE TABLE /*schema*/queue_keys (
     PRIMARY KEY (queue, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- At each tick of a schedule, the first process that locks the row enqueues a run, in the transaction that sets
--- `next_at` to the following tick. The run's id is made from the schedule's name and the tick. Like `workers`, the
--- table belongs to no thread, so it is not distributed where other tables are distributed by thread. A schedule that a
--- client of the server has made is deleted with its thread, so that it never runs on a later thread of the same id.
+-- At each tick of a schedule, the first process that locks the row enqueues a run, and sets `next_at` to the following
+-- tick, in one transaction. The run's id is made from the schedule's name and the tick. Like `workers`, the table
+-- belongs to no thread, and is not distributed by thread. A schedule of a client of the server is deleted with its
+-- thread, so that it never runs on a later thread of the same id.
 CREATE TABLE /*schema*/schedules (
     name text COLLATE "C" NOT NULL,
     graph text NOT NULL,
@@ -479,10 +469,10 @@ ALTER TABLE /*schema*/schedules ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX schedules_next_at_idx ON /*schema*/schedules (next_at) WHERE next_at IS NOT NULL;
 CREATE INDEX schedules_thread_id_idx ON /*schema*/schedules (thread_id) WHERE thread_id IS NOT NULL;
 
--- Webhooks to deliver. The transaction that ends a run with a `webhook` inserts a row. The row is deleted when the URL
--- has responded. A process that delivers a webhook moves `deliver_after`, so that another process delivers it if the
--- first one dies. So a webhook may be delivered twice, with the same key. If a run deletes its thread at its end, the
--- row stays. Any other deletion of the thread deletes the row. Copies and exports of threads leave this table out.
+-- Webhooks to deliver. The transaction that ends a run with a `webhook` inserts a row, which is deleted when the URL
+-- has responded. A process that delivers a webhook moves `deliver_after`. If the process dies, another process delivers
+-- the webhook, perhaps for the second time, with the same key. If a run deletes its thread at its end, the row stays.
+-- Any other deletion of the thread deletes the row. Copies and exports of threads leave this table out.
 CREATE TABLE /*schema*/webhooks (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -519,12 +509,10 @@ CREATE TABLE /*schema*/assistant_versions (
     PRIMARY KEY (assistant_id, version)
 );
 
--- Items that agents keep beyond a conversation. A namespace is a path of labels, compared label by label. `value` is
--- the stored value; `words` are the words of its indexed fields, for full-text search. Rows of a namespace that has
--- become large are in the indexes for approximate search (`is_large`), or wait until `maintain` puts them there
--- (`is_waiting`); other rows are searched exactly. `index_fields` are the fields to index: null for the store's fields,
--- empty if the item is not indexed. If the embedding model failed, an item is `is_unindexed` until its embeddings are
--- stored. A memory has a `kind`, and a `digest` by which a duplicate is found. `value` may be encrypted.
+-- Items that agents keep beyond a conversation. A namespace is a path of labels, compared label by label. Rows of a
+-- large namespace are in the indexes for approximate search (`is_large`), or wait for `maintain` (`is_waiting`). Other
+-- rows are searched exactly. If the embedding model failed, an item is `is_unindexed` until its embeddings are stored.
+-- A memory has a `kind`, and a `digest` by which a duplicate is found. `value` may be encrypted.
 CREATE TABLE /*schema*/memories (
     namespace text[] COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -565,8 +553,7 @@ CREATE INDEX memories_thread_id_idx ON /*schema*/memories (thread_id, run_id) WH
 CREATE INDEX memories_message_id_idx ON /*schema*/memories (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX memories_digest_idx ON /*schema*/memories (digest, namespace) WHERE digest IS NOT NULL;
 
--- Earlier versions of memories. A version was valid from `valid_from` until `valid_to`; then it was replaced or
--- deleted.
+-- Earlier versions of memories, each valid from `valid_from` until `valid_to`.
 CREATE TABLE /*schema*/memory_versions (
     namespace text[] COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -636,9 +623,9 @@ CREATE TABLE /*schema*/files (
 );
 CREATE INDEX files_directory_idx ON /*schema*/files (namespace, directory) WHERE deleted_at IS NULL;
 
--- The text of each file's newest version, for searches. Files of a few kilobytes are kept in the row itself and not
--- compressed: a search of 10,000 such files takes a third to a seventh of the time. Binary files, texts with NUL, and
--- files that a caller's own serializer has encoded are not here.
+-- The text of each file's newest version, for searches. Texts of a few kilobytes stay in the row uncompressed, so that
+-- searches are several times faster. Binary files, texts with NUL, and files that a caller's own serializer has encoded
+-- are not here.
 CREATE TABLE /*schema*/file_texts (
     namespace text[] COLLATE "C" NOT NULL,
     path text COLLATE "C" NOT NULL,
@@ -647,8 +634,8 @@ CREATE TABLE /*schema*/file_texts (
 ) WITH (toast_tuple_target = 8160);
 ALTER TABLE /*schema*/file_texts ALTER COLUMN content SET STORAGE EXTERNAL;
 
--- Every version of every file, with the run and the checkpoint from which it was written. `change_id` is random for
--- each write, so that a write that is repeated after a lost connection finds its own version.
+-- Every version of every file, with the run and the checkpoint from which it was written. A write that is repeated
+-- after a lost connection finds its own version by the random `change_id`.
 CREATE TABLE /*schema*/file_versions (
     namespace text[] COLLATE "C" NOT NULL,
     path text COLLATE "C" NOT NULL,
@@ -714,8 +701,8 @@ CREATE INDEX spans_model_calls_idx ON /*schema*/spans (started_at)
     WHERE kind = 'llm';
 CREATE TABLE /*schema*/spans_default PARTITION OF /*schema*/spans DEFAULT;
 
--- Exporters of spans. One process at a time exports, the holder. Another process takes over when the holder's time has
--- passed, by the clock of the database.
+-- Exporters of spans. One process at a time, the holder, exports. Another process takes over after `expires_at`, by the
+-- clock of the database.
 CREATE TABLE /*schema*/exporters (
     name text COLLATE "C" NOT NULL,
     endpoint text NOT NULL,
@@ -727,7 +714,7 @@ CREATE TABLE /*schema*/exporters (
 );
 
 -- Spans that have ended and are not exported yet. While there is an exporter, the transaction that stores the end of a
--- span queues it. So no span is missed, however late a transaction commits. Rows are deleted after the export.
+-- span queues the span, so that no span is missed. Rows are deleted after the export.
 CREATE TABLE /*schema*/span_exports (
     thread_id text COLLATE "C" NOT NULL,
     export_id text COLLATE "C" NOT NULL,
@@ -739,13 +726,11 @@ CREATE TABLE /*schema*/span_exports (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX span_exports_created_at_idx ON /*schema*/span_exports (created_at, thread_id, export_id);
 
--- A tool execution is one action. Its row is committed before the tool runs, and completed after it. The key identifies
--- the action, so that it is done once. `result` is the exact result, encoded by the serializer, and compressed if
--- `result_type` begins with `frame/`. `fingerprint` distinguishes actions under one tool-call id. `intent_id` is random
--- for each attempt; only its owner may write the outcome. `answers` is the number of resume values of the task that
--- were used to settle the action. `origin_thread_id` is the thread on which the action began, if a fork or a copy
--- copied it here; the token that the tool gives to other services is made from that id. `is_copy` is true until the
--- action is begun again here. Until then, it is compensated on the thread of origin.
+-- A tool execution is one action. Its row is committed before the tool runs, and completed afterwards. The key
+-- identifies the action, so that it is done once. Only the process with the random `intent_id` of the attempt may
+-- write the outcome. `result` is compressed if `result_type` begins with `frame/`. After a copy or a fork, the token
+-- that the tool gives to other services is still made from `origin_thread_id`. While `is_copy` is true, the action is
+-- compensated on the thread of origin.
 CREATE TABLE /*schema*/tool_executions (
     thread_id text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
@@ -784,11 +769,10 @@ CREATE INDEX tool_executions_started_at_idx ON /*schema*/tool_executions (starte
 CREATE INDEX tool_executions_tool_idx ON /*schema*/tool_executions (tool, started_at);
 CREATE INDEX tool_executions_status_idx ON /*schema*/tool_executions (status, started_at) WHERE status <> 'success';
 
--- Every chat message where it first appeared; an edit or a removal is a separate row (`change`: added, edited,
--- removed). `position` is its place in the channel at that checkpoint; a message in two channels has a row for each.
--- The messages of a branch are the rows of its checkpoints, in the order in which they were added last. If a message is
--- put between others, all messages that follow it are added again. When a prune removes the parent of a checkpoint, the
--- checkpoint gets a row for each message of its branch, and for each removed message, with its content.
+-- Every chat message where it first appeared. An edit or a removal is a separate row. A message in two channels has a
+-- row for each channel. The messages of a branch are the rows of its checkpoints, in the order in which they were added
+-- last. If a message is put between other messages, all later messages are added again. When a prune removes the parent
+-- of a checkpoint, the checkpoint gets rows for all messages of its branch, also for removed messages.
 CREATE TABLE /*schema*/messages (
     thread_id text COLLATE "C" NOT NULL,
     message_id text COLLATE "C" NOT NULL,
@@ -867,8 +851,8 @@ CREATE TABLE /*schema*/event_chain_ends (
     PRIMARY KEY (chain_id)
 );
 
--- Erasures, and their receipts, which name no person. While an erasure goes on, `subject` is a salted hash by which the
--- same call finds it again, and `counts` are the numbers of erased rows, counted by the transactions that erase them.
+-- Erasures, and their receipts, which name no person. A repeated call finds its unfinished erasure by the salted hash
+-- in `subject`. The transactions that erase rows add the numbers of rows to `counts`.
 CREATE TABLE /*schema*/erasures (
     erasure_id text COLLATE "C" NOT NULL,
     kind text NOT NULL,
@@ -882,10 +866,9 @@ CREATE TABLE /*schema*/erasures (
 );
 CREATE INDEX erasures_started_at_idx ON /*schema*/erasures (started_at DESC, erasure_id);
 
--- Recorded entries that are not in the tables yet. The transaction of a checkpoint stores one row with the runs, spans,
--- events and messages that belong to it. A writer moves the entries into the tables within a second, also after a
--- crash. One transaction deletes a row and writes its entries, so that they are written once. `is_alone` is true for a
--- row that was stored without a checkpoint, like the end of a run.
+-- Recorded entries that are not in the tables yet. The transaction of a checkpoint stores one row with its runs, spans,
+-- events and messages. A writer moves the entries into the tables within a second, also after a crash. One transaction
+-- deletes a row and writes its entries, so that entries are written once.
 CREATE TABLE /*schema*/journal (
     thread_id text COLLATE "C" NOT NULL,
     entry_id text COLLATE "C" NOT NULL,
@@ -1065,8 +1048,8 @@ FROM /*schema*/events v
 WHERE v.kind = 'handoff';
 
 -- The run, tools and cost behind each checkpoint of the root namespace. The spans of a superstep have the checkpoint
--- from which it started, or only the superstep's number if they were stored before that checkpoint. Spans of subgraphs
--- have their own checkpoints; `runs.provenance()` in Python includes them.
+-- from which the superstep started, or only its number if they were stored before that checkpoint. Spans of subgraphs
+-- have their own checkpoints; `runs.provenance()` in Python includes these spans.
 CREATE VIEW /*schema*/provenance AS
 SELECT c.thread_id, c.checkpoint_id, c.parent_checkpoint_id, c.source, c.step, c.created_at, c.run_id,
     r.status AS run_status, r.agent, r.tenant_id, r.user_id, a.tools, a.model_calls, a.input_tokens, a.output_tokens,
@@ -1399,7 +1382,7 @@ COMMENT ON TABLE /*schema*/feedback IS
 COMMENT ON COLUMN /*schema*/feedback.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/feedback.run_id IS 'the run';
 COMMENT ON COLUMN /*schema*/feedback.feedback_id IS
-    'id of the feedback; feedback that is given again under this id replaces it';
+    'id of the feedback; new feedback with this id replaces the old feedback';
 COMMENT ON COLUMN /*schema*/feedback.span_id IS 'span of the run that is judged; null: the whole run';
 COMMENT ON COLUMN /*schema*/feedback.created_at IS 'time it was given first';
 COMMENT ON COLUMN /*schema*/feedback.created_by IS 'who gave it; null: not known';
@@ -1429,7 +1412,7 @@ COMMENT ON COLUMN /*schema*/queue.position IS
 COMMENT ON COLUMN /*schema*/queue.key IS 'runs of different keys take turns, and limits apply to keys; empty: no key';
 COMMENT ON COLUMN /*schema*/queue.run_after IS 'not claimed before this time; null: at once';
 COMMENT ON COLUMN /*schema*/queue.enqueued_at IS
-    'time it was enqueued, or retried by hand; once the time in run_after has passed, that time instead';
+    'time it was enqueued, retried by hand, or due (run_after): the last of these';
 COMMENT ON COLUMN /*schema*/queue.attempt IS
     'number of attempts that began, except attempts after which the run was requeued without an error';
 COMMENT ON COLUMN /*schema*/queue.crashes IS 'number of deaths of its workers since the run last made a checkpoint';
@@ -1501,7 +1484,7 @@ COMMENT ON TABLE /*schema*/stream_batches IS
 COMMENT ON COLUMN /*schema*/stream_batches.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/stream_batches.run_id IS 'the run';
 COMMENT ON COLUMN /*schema*/stream_batches.first_seq IS
-    'number of the first event; those of a run are 1, 2, 3 and so on, over all attempts';
+    'number of the first event; the events of a run are 1, 2, 3 and so on, over all attempts';
 COMMENT ON COLUMN /*schema*/stream_batches.last_seq IS 'number of the last event';
 COMMENT ON COLUMN /*schema*/stream_batches.created_at IS 'time of the transaction that wrote it';
 COMMENT ON COLUMN /*schema*/stream_batches.attempt IS 'attempt of the run, from 1';
@@ -1548,7 +1531,7 @@ COMMENT ON TABLE /*schema*/webhooks IS
     'Ends of runs to send to a URL. A row is deleted after its delivery, and outlives its thread.';
 COMMENT ON COLUMN /*schema*/webhooks.thread_id IS 'thread';
 COMMENT ON COLUMN /*schema*/webhooks.run_id IS 'run';
-COMMENT ON COLUMN /*schema*/webhooks.ended_at IS 'time at which the run ended; with the run it identifies the delivery';
+COMMENT ON COLUMN /*schema*/webhooks.ended_at IS 'time at which the run ended; identifies the delivery, with the run';
 COMMENT ON COLUMN /*schema*/webhooks.url IS 'URL to which it is delivered';
 COMMENT ON COLUMN /*schema*/webhooks.run IS 'columns of the run, as it ended';
 COMMENT ON COLUMN /*schema*/webhooks.deliver_after IS
@@ -1569,7 +1552,7 @@ COMMENT ON COLUMN /*schema*/assistant_versions.version IS 'number of the version
 COMMENT ON COLUMN /*schema*/assistant_versions.graph IS 'name of the graph';
 COMMENT ON COLUMN /*schema*/assistant_versions.name IS 'name for people; need not be unique';
 COMMENT ON COLUMN /*schema*/assistant_versions.description IS 'description for people; null: none';
-COMMENT ON COLUMN /*schema*/assistant_versions.metadata IS 'metadata of the caller; that of its runs, too';
+COMMENT ON COLUMN /*schema*/assistant_versions.metadata IS 'metadata of the caller; its runs get the metadata, too';
 COMMENT ON COLUMN /*schema*/assistant_versions.data IS 'config and context; encoded';
 COMMENT ON COLUMN /*schema*/assistant_versions.created_at IS 'time it was made';
 
@@ -1588,7 +1571,7 @@ COMMENT ON COLUMN /*schema*/memories.index_fields IS 'fields to index; null: tho
 COMMENT ON COLUMN /*schema*/memories.is_large IS
     'whether it is in the indexes for approximate search, because its namespace is in large_namespaces';
 COMMENT ON COLUMN /*schema*/memories.is_waiting IS
-    'whether it was stored after its namespace became large, and is not in those indexes yet';
+    'whether it was stored after its namespace became large, and is not in the indexes yet';
 COMMENT ON COLUMN /*schema*/memories.is_unindexed IS 'whether embeddings are missing because the model failed';
 COMMENT ON COLUMN /*schema*/memories.kind IS
     'fact, preference, interaction, summary or another; null: an item of the store';
@@ -1629,7 +1612,7 @@ COMMENT ON COLUMN /*schema*/memory_versions.message_id IS 'message that caused i
 
 COMMENT ON TABLE /*schema*/large_namespaces IS 'Namespaces that are searched approximately.';
 COMMENT ON COLUMN /*schema*/large_namespaces.namespace IS 'the namespace';
-COMMENT ON COLUMN /*schema*/large_namespaces.is_ready IS 'whether all of its memories are in the indexes, or wait to be';
+COMMENT ON COLUMN /*schema*/large_namespaces.is_ready IS 'whether its memories are in the indexes, or is_waiting';
 COMMENT ON COLUMN /*schema*/large_namespaces.created_at IS 'time it became large';
 
 COMMENT ON TABLE /*schema*/memory_indexes IS 'Indexes of embeddings, each with a table of vectors.';
@@ -1679,7 +1662,7 @@ COMMENT ON COLUMN /*schema*/file_versions.thread_id IS 'thread of the run that w
 COMMENT ON COLUMN /*schema*/file_versions.checkpoint_ns IS
     'namespace of the graph that wrote it: an agent, or a subagent that a tool called; null: written outside of a run';
 COMMENT ON COLUMN /*schema*/file_versions.checkpoint_id IS
-    'checkpoint that the superstep which wrote it started from, in checkpoint_ns; null: none is known';
+    'checkpoint from which the superstep of the write started, in checkpoint_ns; null: none is known';
 COMMENT ON COLUMN /*schema*/file_versions.run_id IS 'run that wrote it; null: none is known';
 COMMENT ON COLUMN /*schema*/file_versions.value_type IS
     'type that the serializer of the application gave data; null: data is a frame of the content';
@@ -1717,7 +1700,7 @@ COMMENT ON COLUMN /*schema*/spans.error_message IS 'message of the exception';
 COMMENT ON COLUMN /*schema*/spans.input IS 'input as JSON, truncated at RecorderSettings.limit bytes';
 COMMENT ON COLUMN /*schema*/spans.output IS 'output as JSON, truncated at RecorderSettings.limit bytes';
 COMMENT ON COLUMN /*schema*/spans.attributes IS 'other attributes, with the GenAI names of OpenTelemetry';
-COMMENT ON COLUMN /*schema*/spans.semconv_version IS 'version of these names';
+COMMENT ON COLUMN /*schema*/spans.semconv_version IS 'version of the names of attributes';
 
 COMMENT ON TABLE /*schema*/exporters IS
     'Exporters of spans. While there is one, spans that end are queued for it. Not part of any thread.';
@@ -1782,9 +1765,9 @@ COMMENT ON COLUMN /*schema*/tool_executions.is_copy IS
     'true: brought by a fork or copy, and not begun again on this thread';
 
 COMMENT ON TABLE /*schema*/messages IS
-    'One row for each chat message where it first appeared, and one for each edit or removal. A message that is '
-    'put between others has a new row, and so have all that follow it. After a prune, the oldest checkpoint that '
-    'is left has a row for each message of its branch. Read the current branch with the view conversations.';
+    'One row for each chat message where it first appeared, and one for each edit or removal. If a message is put '
+    'between others, it and all later messages get new rows. After a prune, the oldest remaining checkpoint has a row '
+    'for each message of its branch. Read the current branch with the view conversations.';
 COMMENT ON COLUMN /*schema*/messages.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/messages.message_id IS 'id of the message';
 COMMENT ON COLUMN /*schema*/messages.checkpoint_id IS 'checkpoint it appeared in';
@@ -1822,7 +1805,7 @@ COMMENT ON COLUMN /*schema*/event_chaining.since IS 'time from which new events 
 
 COMMENT ON TABLE /*schema*/event_chains IS 'Chains of hashes of threads'' events.';
 COMMENT ON COLUMN /*schema*/event_chains.thread_id IS 'the thread';
-COMMENT ON COLUMN /*schema*/event_chains.chain_id IS 'random id; the first hash is made of it';
+COMMENT ON COLUMN /*schema*/event_chains.chain_id IS 'random id, from which the first hash is made';
 COMMENT ON COLUMN /*schema*/event_chains.number IS 'number of the last entry, from 1';
 COMMENT ON COLUMN /*schema*/event_chains.hash IS 'hash of the last entry';
 
@@ -1912,8 +1895,7 @@ COMMENT ON COLUMN /*schema*/failed_runs.steps IS 'supersteps of all attempts';
 COMMENT ON COLUMN /*schema*/failed_runs.cost IS 'cost of its model calls, in the currency of prices';
 
 COMMENT ON VIEW /*schema*/stuck_runs IS
-    'Runs of status running whose process died. maintain, or the next run on the thread, ends '
-    'them.';
+    'Runs of status running whose process died. They are ended by maintain, or by the next run on the thread.';
 COMMENT ON COLUMN /*schema*/stuck_runs.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/stuck_runs.run_id IS 'the run';
 COMMENT ON COLUMN /*schema*/stuck_runs.agent IS 'agent, from the config of the run';
@@ -2088,7 +2070,7 @@ COMMENT ON COLUMN /*schema*/memory_messages.changed_by IS 'user or service that 
 COMMENT ON COLUMN /*schema*/memory_messages.origin_thread_id IS 'thread in which it was stored';
 COMMENT ON COLUMN /*schema*/memory_messages.run_id IS 'run that stored it';
 COMMENT ON COLUMN /*schema*/memory_messages.checkpoint_id IS 'checkpoint of the superstep that stored it';
-COMMENT ON COLUMN /*schema*/memory_messages.thread_id IS 'thread that has the message: the same, or a fork of it';
+COMMENT ON COLUMN /*schema*/memory_messages.thread_id IS 'thread with the message: origin_thread_id, or its fork';
 COMMENT ON COLUMN /*schema*/memory_messages.message_id IS 'the message';
 COMMENT ON COLUMN /*schema*/memory_messages.role IS 'who said it, as in messages';
 COMMENT ON COLUMN /*schema*/memory_messages.content IS 'text of the message';

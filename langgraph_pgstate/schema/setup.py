@@ -51,19 +51,18 @@ async def setup(
 ) -> list[str]:
     """Apply the missing migrations, all in one transaction, and create the partitions of the next months and days.
 
-    Safe in several processes at once, inside a caller's transaction, and while transactions of other sessions are idle.
-    If no migration is missing, nothing is locked or written. Otherwise the tables that change are locked until the end,
-    so that reads and writes of them wait, also while their indexes are built. Without a `lock_timeout`, setup waits for
+    Safe in several processes at once, and inside a caller's transaction. If nothing is missing, nothing is locked or
+    written. Migrations lock the tables that they change until all have ended. Without a `lock_timeout`, setup waits for
     every transaction that uses these tables.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         with_metadata_index: Also index all metadata, if it is not indexed yet.
-        tenancy: `"rls"` to keep tenants apart, in empty tables. A later call without it does not turn it off.
+        tenancy: `"rls"` to keep tenants apart, in empty tables. A later call cannot turn this off.
         operators: Roles that see the rows of all tenants.
         workers: Roles that may list the names of the tenants, besides the owner of the tables.
-        audit: Whether to chain events by hashes from now on. A later call without it does not turn it off.
+        audit: Whether to chain events by hashes from now on. A later call cannot turn this off.
 
     Returns:
         Names of the migrations applied.
@@ -147,7 +146,7 @@ async def migrate_to(db: Connection, queries: Queries, version: int) -> list[str
 
 
 async def check_version(db: Connection, queries: Queries) -> None:
-    """Raise an error if the schema is missing, or has a version with which this package does not work.
+    """Raise an error if this package does not work with the schema.
 
     Raises:
         SchemaMissingError: If the tables are missing.
@@ -193,11 +192,7 @@ async def _exists(db: Connection, queries: Queries) -> tuple[bool, bool]:
 
 
 async def _applied(db: Connection, queries: Queries) -> dict[int, bool]:
-    """Return the numbers of the applied migrations, and whether each is additive.
-
-    Raises:
-        MigrationConflictError: If one differs from the one this package ships.
-    """
+    """Return the numbers of the applied migrations, and whether each is additive. Raise if a migration differs."""
     _, table_exists = await _exists(db, queries)
     if not table_exists:
         return {}

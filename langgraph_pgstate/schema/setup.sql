@@ -23,5 +23,5 @@ VALUES (:version::integer, :name::text, :checksum::text, :is_additive::boolean);
 DELETE FROM /*schema*/migrations WHERE version = :version::integer;
 
 -- name: take_turns
--- Make concurrent setups wait for each other. Without this lock, one of them may fail and be retried.
+-- Take the lock that makes concurrent setups wait for each other. Without the lock, a setup may fail and be retried.
 SELECT pg_advisory_xact_lock(hashtextextended(:key::text, 0));

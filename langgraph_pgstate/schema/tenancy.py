@@ -42,11 +42,7 @@ NO_ROLES: Final = Roles()
 
 
 def roles_of(tenancy: str | None, operators: Sequence[str], workers: Sequence[str]) -> Roles:
-    """Return the roles that may see more than one tenant.
-
-    Raises:
-        ConfigurationError: If the tenancy is unknown, or roles are given without a tenancy.
-    """
+    """Return the roles that may see more than one tenant. Raise if roles are given without a tenancy."""
     if tenancy not in (None, "rls"):
         raise ConfigurationError(f"tenancy must be 'rls' or None, got {tenancy!r}")
     found = Roles(
@@ -70,13 +66,13 @@ async def has_walls(db: Connection, queries: Queries) -> bool:
 
 
 class Key(NamedTuple):
-    """An index in the form that it must have if tables keep tenants apart.
+    """The new form of an index, for tables that keep tenants apart.
 
     Attributes:
         table_name: The table.
         index_name: The name, which does not change.
-        conname: The constraint that the index serves; `None` if there is none.
-        definition: Definition of the constraint.
+        conname: The constraint that the index serves; `None` for none.
+        definition: The new definition of the constraint.
         making: The statement that makes the index.
     """
 
@@ -88,35 +84,27 @@ class Key(NamedTuple):
 
 
 async def list_keys(db: Connection, queries: Queries) -> list[Key]:
-    """Return the indexes that must change in tables that do not keep tenants apart yet, each in its new form."""
+    """Return the new forms of indexes in tables that do not keep tenants apart yet."""
     parameters = {"schema": f'"{queries.schema}"', "of_no_tenant": [*OF_NO_TENANT]}
     return [Key(*row) for row in await db.fetch(queries.list_keys, parameters)]
 
 
 async def check_server(db: Connection, queries: Queries) -> None:
-    """Check that the server can keep tenants apart.
-
-    Raises:
-        TenantError: If the server is too old, or has Citus.
-    """
+    """Raise `TenantError` if the server cannot keep tenants apart."""
     found = await _get(db, queries)
     if found.version < _OLDEST:
         raise TenantError(f"tenants need a server of PostgreSQL 15 or newer, not {found.version // 10_000}")
     if found.has_citus:
         raise TenantError(
-            "tenants cannot be kept apart in a database with Citus, whose workers do not get the setting that names "
-            "the tenant: use a schema for each tenant"
+            "tenants cannot be kept apart in a database with Citus, because its workers do not get the setting that "
+            "names the tenant: use a schema for each tenant"
         )
 
 
 async def make_walls(db: Connection, queries: Queries, roles: Roles = NO_ROLES, *, is_moving: bool = False) -> None:
     """Add row-level security to all tables that lack it. Safe to repeat. Call it in a transaction.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        roles: Further roles that may see more than one tenant.
-        is_moving: Whether this is a move, in which all rows have tenants and the new indexes were built before.
+    With `is_moving`, all rows have tenants, and a move has built the new indexes.
     """
     await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
     keys = [key._asdict() for key in await list_keys(db, queries)]
@@ -138,11 +126,7 @@ async def make_walls_of_new(db: Connection, queries: Queries) -> None:
 
 
 def of_tenant(database: D, tenant: str | None, queries: Queries) -> D:
-    """Return the database of a tenant, over the connections of `database`. For `None`, return `database` itself.
-
-    Raises:
-        ConfigurationError: If the name of the tenant is invalid.
-    """
+    """Return the database of a tenant, over the connections of `database`. For `None`, return `database` itself."""
     if tenant is None:
         return database
     name = tenant_of(tenant)
@@ -154,15 +138,7 @@ def of_tenant(database: D, tenant: str | None, queries: Queries) -> D:
 def open_database(
     dsn: str, queries: Queries, tenant: str | None, keys: KeyRing | None, **options: Any
 ) -> Iterator[Database]:
-    """Connect as `Database.open` does, for a tenant if one is given. Disconnect at the end of the block.
-
-    Args:
-        dsn: The connection string.
-        queries: The queries of the schema.
-        tenant: The tenant.
-        keys: Data keys, shared with the database that has loaded them; `None` without encryption.
-        options: Options of `Database.open`.
-    """
+    """Connect as `Database.open` does, for a tenant if there is one. Disconnect at the end of the block."""
     with Database.open(dsn, schema=queries.schema, **options) as database:
         found = of_tenant(database, tenant, queries)
         found.keys = keys
@@ -170,11 +146,7 @@ def open_database(
 
 
 async def refuse_without_tenant(db: Connection, queries: Queries, what: str) -> None:
-    """Check that the tables do not keep tenants apart, for an object that has no tenant.
-
-    Raises:
-        TenantError: If the tables keep tenants apart.
-    """
+    """Raise `TenantError` if the tables keep tenants apart, but an object (`what`) has no tenant."""
     if db.tenant is None and await has_walls(db, queries):
         raise TenantError(
             f"{what} must be given state.for_tenant(...), because the tables in schema {queries.schema!r} keep tenants "
@@ -183,11 +155,7 @@ async def refuse_without_tenant(db: Connection, queries: Queries, what: str) -> 
 
 
 async def admit(db: Connection, queries: Queries, tenant: str) -> None:
-    """Check that row-level security separates tenants for this role. Store the name of a new tenant.
-
-    Raises:
-        TenantError: If row-level security is not set up, or this role bypasses it.
-    """
+    """Raise `TenantError` unless row-level security separates tenants for this role. Store a new tenant's name."""
     walls = await _get(db, queries)
     if not walls.exist:
         raise TenantError(
@@ -209,7 +177,7 @@ def _refuse_passed(walls: _Walls) -> None:
 
 
 async def list_tenants(db: Connection, queries: Queries) -> list[str]:
-    """Return the names of all tenants, or none if the role may not list them."""
+    """Return the names of all tenants; none if the role may not list tenants."""
     found: list[str] = []
     db.tenant = NO_TENANT
     known = tenant_queries(queries.schema)
@@ -222,11 +190,7 @@ async def list_tenants(db: Connection, queries: Queries) -> list[str]:
 
 
 async def list_tenants_or_raise(db: Connection, queries: Queries) -> list[str]:
-    """Return the names of all tenants.
-
-    Raises:
-        TenantError: If the role may not list the tenants, or sees the rows of all tenants.
-    """
+    """Return the names of all tenants. Raise `TenantError` if the role may not list them, or sees all rows."""
     _refuse_passed(await _get(db, queries))
     known = tenant_queries(queries.schema)
     db.tenant = NO_TENANT

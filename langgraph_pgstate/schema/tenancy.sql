@@ -13,8 +13,8 @@ SELECT EXISTS (
     EXISTS (SELECT 1 FROM pg_catalog.pg_extension e WHERE e.extname = 'citus');
 
 -- name: plan_walls
--- Set parameters of `wall.sql` in this transaction: the roles that may see all tenants, the roles that may list their
--- names, and the tables that tenants share.
+-- Set the parameters of `wall.sql` in this transaction: roles that may see all tenants, roles that may list their
+-- names, the tables that tenants share, the new forms of indexes, and whether rows were moved.
 SELECT set_config('pgstate.operators', :operators::text, true), set_config('pgstate.workers', :workers::text, true),
     set_config('pgstate.of_no_tenant', (:of_no_tenant::text[])::text, true),
     set_config('pgstate.keys', :keys::text, true),
@@ -38,8 +38,8 @@ WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind IN ('r', 'p'
     AND NOT c.relname::text = ANY(:of_no_tenant::text[]) AND NOT EXISTS (
         SELECT 1 FROM pg_catalog.pg_policy p WHERE p.polrelid = c.oid AND p.polname = 'pgstate_tenant'
     )
-    -- Leave out an index that begins with an id, unless it is unique. It is selective without the tenant. If it began
-    -- with the tenant, a planner without statistics could use it to search by tenant alone.
+    -- Leave out an index that begins with an id, unless it is unique. If it began with the tenant, a planner without
+    -- statistics could use it to search by tenant alone.
     AND m.amname = 'btree' AND pg_get_indexdef(i.indexrelid, 1, true) <> 'pgstate_tenant'
     AND (i.indisunique OR NOT pg_get_indexdef(i.indexrelid) ~ 'USING btree \(\w*_id\M')
 ORDER BY c.relname, x.relname;

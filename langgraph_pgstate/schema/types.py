@@ -17,7 +17,7 @@ class SchemaStatus:
         version: Number of the newest applied migration, 0 if there is none.
         expected: Number of the newest migration of this package.
         pending: Names of the migrations still to apply.
-        is_usable: Whether this package works with the schema: no migration is pending, and unknown ones are additive.
+        is_usable: Whether this package works with the schema.
     """
 
     schema: str

@@ -1,13 +1,13 @@
 -- Adds row-level security (walls between tenants) to all tables of the schema. Idempotent; runs in setup, for each
--- table that is made later, and at the end of a move to tenants. Tables without a tenant column must be empty. Settings
--- name roles, the tables that tenants share, the new definitions of keys (`list_keys`), and whether rows were moved.
+-- table that is made later, and at the end of a move to tenants. Tables without a tenant column must be empty.
+-- `plan_walls` sets the parameters.
 DO $wall$
 DECLARE
     home pg_catalog.regnamespace := (
         SELECT c.relnamespace FROM pg_catalog.pg_class c WHERE c.oid = '/*schema*/threads'::regclass
     );
     given text := 'pg_catalog.current_setting(''pgstate.tenant'', true)';
-    -- Policies read the setting in a sub-select. It is evaluated once, so an index can serve the comparison.
+    -- Policies read the setting in a sub-select, which is evaluated once, so that an index can serve the comparison.
     named text := format('coalesce(nullif(%s, ''''), %s.no_tenant())', given, home);
     own text := format('pgstate_tenant OPERATOR(pg_catalog.=) (SELECT %s)', named);
     -- Neither '' nor '*' is a tenant.
@@ -93,8 +93,8 @@ BEGIN
             ELSE
                 EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', item.name, part.conname);
             END IF;
-            -- Use the indexes that a move has built. The index of a partitioned table, which is made below, takes over
-            -- the indexes of its partitions.
+            -- Use the indexes that a move has built. The index of a partitioned table, made below, takes over the
+            -- indexes of its partitions.
             FOR leaf IN
                 SELECT c.oid::regclass::text AS name, i.indexrelid::regclass::text AS built,
                     c.relname || substr(part.index_name, length(item.plain_name) + 1) AS index_name

@@ -7,7 +7,7 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION /*schema*/no_tenant() IS 'Raises: the transaction names no tenant in its setting pgstate.tenant.';
--- A tenant is stored at its first use. Workers and `maintain`, which work for one tenant after the other, list them.
+-- A tenant is stored at its first use. Workers and `maintain` list the tenants, and work for each in turn.
 CREATE TABLE IF NOT EXISTS /*schema*/tenants (
     pgstate_tenant text COLLATE "C" NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),

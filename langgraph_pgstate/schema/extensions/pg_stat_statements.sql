@@ -1,6 +1,6 @@
 -- name: list_slow_statements
--- Of the statements on the tables of a schema, return those that took the most time in total, each with its calls,
--- milliseconds and rows. pg_stat_statements has counted these in this database.
+-- Return the statements on the tables of a schema that took the most time in total, as pg_stat_statements has counted:
+-- calls, milliseconds and rows.
 SELECT left(regexp_replace(s.query, '\s+', ' ', 'g'), :length::integer), s.calls, s.total_exec_time,
     s.mean_exec_time, s.max_exec_time, s.rows
 FROM /*schema*/pg_stat_statements s

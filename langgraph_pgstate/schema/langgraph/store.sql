@@ -8,12 +8,12 @@ WHERE c.relnamespace = to_regnamespace(:schema::text) AND a.attnum > 0 AND NOT a
     AND c.relname IN ('store', 'store_vectors');
 
 -- name: count_items
--- Return the number of items. With a time, count only items that were stored then or later.
+-- Return the number of items, or of items that were stored at a time or later.
 SELECT count(*) FROM /*schema*/store s WHERE :since::timestamptz IS NULL OR s.updated_at >= :since;
 
 -- name: list_items
 -- Return the next items in the order of their keys: all, or only items that changed since a time. Items that changed
--- between `until` and now are left out. Returns as many items as fit into a number of bytes, but at least one.
+-- between `until` and now are left out. Return as many items as fit into a number of bytes, but at least one.
 SELECT p.prefix, p.key, p.value::text, p.created_at, p.updated_at, p.expires_at, p.ttl_minutes::float8
 FROM (
     SELECT s.prefix, s.key, s.value, s.created_at, s.updated_at, s.expires_at, s.ttl_minutes,
@@ -45,7 +45,7 @@ FROM unnest(:prefixes::text[], :keys::text[]) AS g (prefix, key)
     JOIN /*schema*/store s ON s.prefix = g.prefix AND s.key = g.key;
 
 -- name: put_items
--- Store items of another store with their times, unless the items here were stored later. Return the stored items.
+-- Store items of another store with their times, unless an item here was stored later. Return the stored items.
 INSERT INTO /*schema*/store AS s (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
 SELECT g.prefix, g.key, g.value::jsonb, g.created_at, g.updated_at, nullif(g.expires_at, '')::timestamptz,
     nullif(g.ttl, -1::float8)::integer

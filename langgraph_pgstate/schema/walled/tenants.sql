@@ -20,8 +20,7 @@ SELECT pg_relation_size(to_regclass(:partition::text)) > 0;
 SELECT count(*) FROM /*schema*/tenants;
 
 -- name: has_held_spans_of_tenants
--- Return whether a month, like `2026_01`, has spans of a thread under a legal hold. Runs as a role that sees all
--- tenants.
+-- Return whether a month, like `2026_01`, has spans of a thread of any tenant under a legal hold.
 SELECT EXISTS (
     SELECT 1 FROM (
         SELECT to_date(:month::text, 'YYYY_MM')::timestamp AT TIME ZONE 'UTC' AS first_at,
