@@ -1,4 +1,4 @@
-"""Access to pages: the sender of a request, the person's name and rights, and headers for the browser."""
+"""The sender of a page's request, the person's name and rights, and headers for the browser."""
 
 from __future__ import annotations
 
@@ -42,15 +42,13 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Headers of every page."""
 
 
 class Access(NamedTuple):
     """The rights of the sender of a request.
 
     Attributes:
-        user: The user, if the server authenticates.
-        person: Name of the person; `None` if it is not known.
+        person: The person's name, if known.
         may_act: Whether the person may use the actions of pages.
     """
 
@@ -60,13 +58,10 @@ class Access(NamedTuple):
 
 
 async def access_of(service: Service, request: Request, form: Mapping[str, str]) -> Access:
-    """Return the rights of the sender of a request.
+    """Return the rights of the sender of a request, or refuse the request.
 
-    With `Auth`, the user's permissions decide. Without `Auth`, every caller may read, as with the server's other
-    operations. Only callers on the same machine may act, under a name that they enter themselves.
-
-    Raises:
-        HTTPException: 401 or 403 if the sender may not see pages.
+    With `Auth`, the user's permissions decide. Without `Auth`, every caller may read. Only callers on the same machine
+    may act, under a name that they enter.
     """
     if service.authority is not None:
         user = await service.authority.authenticate(request, dict(form))
@@ -84,7 +79,7 @@ def name_of(text: str) -> str | None:
 
 
 def is_from_here(request: Request) -> bool:
-    """Return whether a request was sent on this machine, to a host name of this machine, and not through a proxy."""
+    """Return whether a request was sent on this machine, to a name of this machine, and through no proxy."""
     client = request.client
     if any(name in request.headers for name in _FORWARDED):
         return False
@@ -92,13 +87,7 @@ def is_from_here(request: Request) -> bool:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form. If a field is repeated, the last value counts.
-
-    Raises:
-        HTTPException: 400 if the client disconnects, 415 if the body has another content type, 422 if it is not a form
-            or holds NUL.
-        ServerBusyError: If bodies of other requests take too much memory.
-    """
+    """Return the fields of a form. If a field is repeated, the last value counts."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise refuse(415, "the body must be a form: application/x-www-form-urlencoded")
     with claiming() as claim:
@@ -113,11 +102,7 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 def check_sender(request: Request, form: Mapping[str, str]) -> None:
-    """Refuse a form that a page of another site may have sent.
-
-    Raises:
-        HTTPException: 403 if a page of another origin sent the form, or if the form has no valid token.
-    """
+    """Refuse a form that a page of another site may have sent."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
         is_own = site == "same-origin"
@@ -131,7 +116,7 @@ def check_sender(request: Request, form: Mapping[str, str]) -> None:
 
 
 def token_of(request: Request) -> str:
-    """Return the token that all forms of a browser carry: the token of its cookie, or a new one."""
+    """Return the token for the forms of a browser: the token of its cookie, or a new one."""
     return request.cookies.get(_TOKEN_COOKIE) or secrets.token_urlsafe(24)
 
 
@@ -170,5 +155,5 @@ async def keep_name(call: PageCall) -> Done:
 
 
 def _back(call: PageCall, path: str | None) -> str:
-    """Return the page to go back to. It is always a page of the inspector."""
+    """Return the page to go back to, which is always a page of the inspector."""
     return own_path(call, path) or call.link("threads")

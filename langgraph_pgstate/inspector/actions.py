@@ -28,7 +28,7 @@ _MODES: Final = ("on", "replay")
 
 
 async def fork(call: PageCall) -> Done:
-    """Create a thread that starts from a checkpoint. Run it if the form asks for it."""
+    """Create a thread that starts from a checkpoint. Run the thread if the form asks for it."""
     source = await call.thread("read")
     at, nonce = checkpoint_of(call), call.nonce
     target_id = call.field("to") or nonce
@@ -50,7 +50,7 @@ async def fork(call: PageCall) -> Done:
     elif (existing.forked_from_thread_id, existing.forked_from_checkpoint_id) != (source.thread_id, at) or (
         target_id != nonce and await call.state.runs.get(target_id, nonce) is None
     ):
-        # This form did not create the thread. Do not describe the thread, because perhaps the person must not see it.
+        # This form did not create the thread. The person may not be allowed to see the thread, so do not describe it.
         raise refuse(409, f"there is a thread {target_id!r} already")
     made = await call.visible(target_id, scope)
     run_id = await enqueue(call, made, nonce, expected_head=at, at=at) if call.field("run") else None
@@ -112,7 +112,7 @@ async def ask_for_deletion(call: PageCall) -> Page:
 
 
 async def delete(call: PageCall) -> Done:
-    """Delete a thread, also from archives. The event that names the person stays."""
+    """Delete a thread, also from archives. Keep the event that names the person."""
     found = await call.thread_or_stub("delete")
     if call.time("archived") != found.archived_at:
         raise refuse(409, f"thread {found.thread_id!r} was archived or restored since you looked. Look at it again")
@@ -123,7 +123,7 @@ async def delete(call: PageCall) -> Done:
     if call.field("saw_busy") is None and call.seen_at is not None:
         await check_free(call, found)
     await call.state.saver.adelete_thread(found.thread_id, by=call.actor)
-    # If several persons delete a thread, only the first is recorded. The others are told who it was.
+    # Only the first deletion is recorded. Tell a later person who deleted the thread.
     event = await last_action(call, found.thread_id, ("delete",))
     if event is not None and not is_by(event, call.actor):
         raise await gone(call, found.thread_id)
@@ -156,20 +156,12 @@ async def enqueue(
 ) -> str:
     """Enqueue a run, and return its id. Safe to repeat with the same id.
 
-    The run belongs to the acting user, as when it is created through the API. Without authentication, it belongs to the
-    thread's owner.
+    The run belongs to the acting user or, without authentication, to the thread's owner.
 
     Args:
-        call: The request.
-        thread: The thread.
-        run_id: The run.
         expected_head: The checkpoint that must be the thread's newest, now and when the run begins.
         at: Checkpoint from which the run starts; the newest by default.
-        command: The answers with which the run resumes.
-        waits: Whether to wait for the lease of a busy thread before checking the head.
-
-    Raises:
-        HTTPException: 409 with the name of the person who was first, if the thread has changed or is busy.
+        waits: Whether the run may wait behind the thread's current run. Otherwise, refuse a busy thread.
     """
     name = graph_of(call, thread)
     graph = {"graph_id": name, "assistant_id": call.service.graphs.id_of(name)}
@@ -210,21 +202,13 @@ async def enqueue(
 
 
 async def check_head(call: PageCall, thread: Thread, head: str | None) -> None:
-    """Refuse an action on a thread that has a newer checkpoint than its page showed.
-
-    Raises:
-        HTTPException: 409 with the name of the person who was first.
-    """
+    """Refuse an action on a thread that has a newer checkpoint than its page showed."""
     if thread.head_checkpoint_id != head:
         raise await moved(call, thread.thread_id)
 
 
 def graph_of(call: PageCall, thread: Thread) -> str:
-    """Return the name of a thread's graph.
-
-    Raises:
-        HTTPException: 422 if the server does not serve this graph.
-    """
+    """Return the name of a thread's graph. Refuse a thread whose graph the server does not serve."""
     name = call.service.graphs.of_thread(thread)
     if name is None:
         raise refuse(422, f"the server has no graph for thread {thread.thread_id!r}")
@@ -232,7 +216,7 @@ def graph_of(call: PageCall, thread: Thread) -> str:
 
 
 def checkpoint_of(call: PageCall) -> str:
-    """Return the checkpoint that a form names. A form must name it, because the thread may have changed meanwhile."""
+    """Return the checkpoint that a form names. There is no default, because the thread may have advanced."""
     at = call.field("at")
     if at is None:
         raise refuse(422, "the form must name a checkpoint")

@@ -40,17 +40,12 @@ def mount() -> Mount:
 
 
 class _Unknown:
-    """Middleware that responds to a request for an unknown page with a page that says so.
-
-    Args:
-        app: The application of the pages.
-    """
+    """Middleware that responds to a request for an unknown page with a page that says so."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to a request."""
         try:
             return await self._app(scope, receive, send)
         except HTTPException as error:
@@ -95,7 +90,7 @@ async def _respond(route: PageRoute, request: Request) -> Response:
     call = PageCall(service, request, None, access.user, form, access.person, access.may_act, token)
     if any("\0" in call.path(name) for name in request.path_params):
         raise refuse(422, "the address must not hold NUL, which PostgreSQL cannot store")
-    # If the request is refused, `_refusal` needs the call to show the navigation.
+    # A refusal shows the navigation of this call.
     request.state.call = call
     if not route.is_read:
         check_sender(request, form)
@@ -117,9 +112,9 @@ async def _respond(route: PageRoute, request: Request) -> Response:
 
 
 async def _question(route: PageRoute, call: PageCall) -> Page:
-    """Return the page that asks for confirmation of an action. Confirming sends the same form again."""
+    """Return the page that asks for confirmation. Confirming sends the same form again."""
     back = urlsplit(call.request.headers.get("referer", ""))
-    # The link has only the path and the query, so that it leads to this site.
+    # Without the host, the link leads to this site.
     way_back = f"{back.path}?{back.query}" if back.query else back.path
     is_own = way_back.startswith(f"{call.base}/") and not way_back.startswith("//")
     noun, _, verb = route.name.partition(".")
@@ -129,7 +124,7 @@ async def _question(route: PageRoute, call: PageCall) -> Page:
         "what": call.path(next(reversed(call.request.path_params))) if call.request.path_params else "",
         "about": {**_NOTHING, **(await route.about(call) if route.about else {})},
         "fields": {name: value for name, value in call.form.items() if name != "token"},
-        # “Cancel” alone could seem to mean “do nothing”, so the button also names the object: “Cancel the run”.
+        # “Cancel” alone could mean “do nothing”, so the button says “Cancel the run”.
         "verb": f"{verb.capitalize()} the {noun}",
         "back": back_to,
     }
@@ -151,7 +146,7 @@ def _ended(route: PageRoute, request: Request, done: Done) -> Response:
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
-    """Respond to a request that was refused or failed, with the same message as the server's API."""
+    """Respond to a refused or failed request, with the same message as the server's API."""
     handler = next(HANDLERS[kind] for kind in type(error).__mro__ if kind in HANDLERS)
     refused: Response = await handler(request, error)
     if wants_json(request):

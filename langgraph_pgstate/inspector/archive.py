@@ -22,7 +22,7 @@ _PAGE: Final = 50
 
 
 async def archive(call: PageCall) -> Page:
-    """Show archived threads. If the address asks for it, verify the archives of one thread, or of all shown threads."""
+    """Show archived threads. Verify one thread, or all shown threads, if the address asks for it."""
     await check_sees_all(call)
     found = await call.state.archive.list(
         user_id=call.query("user"),
@@ -38,11 +38,7 @@ async def archive(call: PageCall) -> Page:
 
 
 async def verified(call: PageCall, thread_ids: Sequence[str]) -> dict[str, Any]:
-    """Return the result of a verification of archives: a report, or a problem.
-
-    Raises:
-        HTTPException: 403 if something is to be verified, and pages are read-only here.
-    """
+    """Verify archived threads. Return a report, or a problem."""
     report: RestoreReport | None = None
     problem = None
     if thread_ids:
@@ -56,7 +52,7 @@ async def verified(call: PageCall, thread_ids: Sequence[str]) -> dict[str, Any]:
 
 
 async def archived(call: PageCall, thread_id: str) -> ArchivedThread | None:
-    """Return where a thread is archived; `None` if no archive has it."""
+    """Return the archive of a thread; `None` if the thread is in no archive."""
     page = await call.state.archive.list(thread_ids=[thread_id], limit=1)
     return next(iter(page.items), None)
 

@@ -24,11 +24,7 @@ PERIODS: Final[Mapping[str, timedelta]] = {
 
 
 async def scope_of(call: PageCall, limit: int = 50) -> Alternatives | None:
-    """Return the metadata that a thread must contain for the caller to see it; `None` if the caller sees all threads.
-
-    Raises:
-        HTTPException: 403 if the caller may search no threads.
-    """
+    """Return the filter for the threads that the caller may see; `None` if the caller may see all."""
     value: dict[str, Any] = {"metadata": {}, "limit": limit, "offset": 0, "status": None}
     return await call.authorize_search(value)
 
@@ -37,9 +33,6 @@ async def check_sees_crons(call: PageCall, action: str, cron_id: str | None = No
     """Refuse a caller who may not see all threads, or may not do an action on every schedule.
 
     LangGraph's clients and the handlers of `Auth` call a schedule a cron.
-
-    Raises:
-        HTTPException: 403 for such a caller.
     """
     await check_sees_all(call)
     if await call.authorize("crons", action, {"cron_id": cron_id, "metadata": {}}) is not None:
@@ -47,11 +40,7 @@ async def check_sees_crons(call: PageCall, action: str, cron_id: str | None = No
 
 
 async def check_sees_all(call: PageCall) -> None:
-    """Refuse a caller who may not see all threads.
-
-    Raises:
-        HTTPException: 403 for such a caller.
-    """
+    """Refuse a caller who may not see all threads."""
     if await scope_of(call) is not None:
         raise refuse(403, "only users who may see all threads may do this")
 
@@ -66,11 +55,7 @@ async def sees_all(call: PageCall) -> bool:
 
 
 async def check_sees_memory(call: PageCall, action: str, namespace: Sequence[str] = ()) -> None:
-    """Refuse a caller who may not see all threads, or who may not do the action on all memories of the namespace.
-
-    Raises:
-        HTTPException: 403 for such a caller.
-    """
+    """Refuse a caller who may not see all threads, or may not do the action in the whole namespace."""
     await check_sees_all(call)
     value: dict[str, Any] = {"namespace": tuple(namespace), "key": None, "filter": None, "query": None}
     if await call.authorize("store", action, value) is not None or tuple(value["namespace"]) != tuple(namespace):
@@ -87,11 +72,7 @@ async def sees_memory(call: PageCall, action: str) -> bool:
 
 
 def period_of(call: PageCall, default: str) -> tuple[str, timedelta]:
-    """Return the period that the address names, or a default period.
-
-    Raises:
-        HTTPException: 422 if there is no period of this name.
-    """
+    """Return the period that the address names, or the default period."""
     name = call.query("since") or default
     if name not in PERIODS:
         raise refuse(422, f"since must be one of {', '.join(PERIODS)}, not {name!r}")

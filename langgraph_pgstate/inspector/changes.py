@@ -43,7 +43,7 @@ _VERBS: Final = {
     "policy": "changed",
     "erase": "erased",
 }
-# Tolerance for the time of a page: its data may be a little older than this time, and two clocks may differ a little.
+# Tolerance for the time of a page, because clocks differ and the page's data are a little older.
 MOMENT: Final = timedelta(seconds=1)
 # Actions after which a thread gets a new newest checkpoint, now or soon.
 _MOVING: Final = ("run", "edit", "retry", "answer")
@@ -58,10 +58,7 @@ async def last_action(
     checkpoint_id: str | None = None,
     **details: str,
 ) -> Event | None:
-    """Return the newest event of some actions on a thread, with given details in its payload; `None` if there is none.
-
-    Only the thread's newest events of the kind `action` are searched.
-    """
+    """Return the newest event of some actions on a thread. Search only the newest `_EVENTS` actions."""
     found = await call.state.events.list(thread_id, kind="action", run_id=run_id, newest_first=True, limit=_EVENTS)
     return next(
         (
@@ -76,7 +73,7 @@ async def last_action(
 
 
 def told(event: Event) -> str:
-    """Return what happened in an event, when, and by whom: `cancelled 6 s ago by Eve`."""
+    """Return the action of an event, its time and its person: `cancelled 6 s ago by Eve`."""
     action = str(event.payload.get("action") or event.kind)
     return told_by(_VERBS.get(action, action), event.created_at, event.payload.get("by"))
 
@@ -94,12 +91,12 @@ def is_by(event: Event, person: str) -> bool:
 
 
 def within(call: PageCall) -> timedelta | None:
-    """Return how long ago the page of a form was made, plus `MOMENT`; `None` if the form does not say it."""
+    """Return the time since the page of a form was made, plus `MOMENT`; `None` if unknown."""
     return None if call.seen_at is None else max(datetime.now(UTC) - call.seen_at, timedelta(0)) + MOMENT
 
 
 def done(what: str, error: AlreadyDoneError, more: str = "") -> HTTPException:
-    """Return the refusal of an action that another person did before: `checkpoint 'x' was forked 2 s ago by Eve`."""
+    """Return the refusal of an action that a person did before: `checkpoint 'x' was forked 2 s ago by Eve`."""
     happened = told_by(_VERBS.get(error.action, error.action), error.done_at, error.done_by)
     return refuse(409, f"{what} was {happened}{more}. Look at {what} again, then decide")
 
@@ -111,15 +108,11 @@ async def moved(call: Call, thread_id: str) -> HTTPException:
 
 async def busy(call: Call, thread_id: str) -> HTTPException:
     """Return the refusal of an action on a thread that has a run."""
-    return refuse(409, f"thread {thread_id!r} is busy{await since(call, thread_id)}. Try again when that has ended")
+    return refuse(409, f"thread {thread_id!r} is busy{await since(call, thread_id)}. Try again when the run has ended")
 
 
 async def check_free(call: Call, thread: Thread) -> None:
-    """Refuse an action on a thread that has a run, unless the run's process has died.
-
-    Raises:
-        HTTPException: 409 if the thread has such a run.
-    """
+    """Refuse an action on a thread that has a run, unless the run's process has died."""
     if thread.status != "busy":
         return
     newest = await call.state.runs.list(thread_id=thread.thread_id, limit=_RUNS)
@@ -128,7 +121,7 @@ async def check_free(call: Call, thread: Thread) -> None:
 
 
 async def gone(call: Call, thread_id: str) -> HTTPException:
-    """Return the refusal of a request for a missing thread. It names the person who deleted the thread."""
+    """Return the refusal of a request for a missing thread, with the name of the person who deleted the thread."""
     event = await last_action(call, thread_id, ("delete",))
     return missing("thread", thread_id) if event is None else refuse(404, f"thread {thread_id!r} was {told(event)}")
 
@@ -141,9 +134,8 @@ async def since(call: Call, thread_id: str) -> str:
     latest = max(found, key=lambda one: one[0], default=None)
     for run in (await call.state.runs.list(thread_id=thread_id, limit=1)).items:
         by = (run.metadata or {}).get("started_by")
-        # If a run began right after the latest action, that action has usually started the run. Then only the action is
-        # named. But if another person started the run, the run is named, because the event about that person's action
-        # may not be stored yet.
+        # The latest action has usually started a run that began right after it. In this case, name only the action.
+        # Name the run if another person started it, because the event of that person's action may not be stored yet.
         is_same = latest is not None and (not by or by == latest[2])
         if latest is None or began_at(run) > latest[0] + (_SAME_ACTION if is_same else timedelta(0)):
             latest = began_at(run), _told_of_run(run), by

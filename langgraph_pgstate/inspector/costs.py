@@ -28,7 +28,7 @@ async def costs(call: PageCall) -> Page:
     days = filled(found, since, datetime.now(UTC).date())
     data: dict[str, Any] = {
         "costs": found,
-        # Budgets concern all users, so only a caller who may see all users gets them.
+        # Budgets concern all users.
         "budgets": (await call.state.runs.budgets())[:_BUDGETS] if scope is None else [],
         "since": name,
         "periods": tuple(one for one in PERIODS if one != "1h"),
@@ -42,7 +42,7 @@ async def costs(call: PageCall) -> Page:
 
 
 def filled(found: Costs, since: timedelta, today: date) -> list[tuple[date, Usage]]:
-    """Return a value for each day of a period, also for days without calls."""
+    """Return the usage of each day of a period, also of days without calls."""
     known = {one.day: one for one in found.by_day if one.day is not None}
     empty = Usage(None, None, None, None, None, None, 0, 0, 0, 0, 0, found.total.cost * 0, 0)
     first = min([today - since + timedelta(days=1), *known])

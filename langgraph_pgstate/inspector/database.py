@@ -38,24 +38,21 @@ async def database(call: PageCall) -> Page:
 
 
 def note_before(notes: Sequence[MaintenanceNote], time: datetime) -> MaintenanceNote | None:
-    """Return the newest note that is not later than a time. If all notes are later, return the oldest note.
-
-    Return `None` if there are fewer than two notes.
-    """
+    """Return the newest note up to a time, or else the oldest; `None` if there are fewer than two notes."""
     if len(notes) < 2:
         return None
     return next((one for one in notes if one.maintained_at <= time), notes[-1])
 
 
 def growth(found: DatabaseOverview, before: MaintenanceNote | None) -> dict[str, int]:
-    """Return by how many bytes each table has grown since a note of maintenance."""
+    """Return by how many bytes each table has grown since a note."""
     if before is None:
         return {}
     return {one.name: one.bytes - before.sizes[one.name] for one in found.tables if one.name in before.sizes}
 
 
 def done(note: MaintenanceNote) -> list[str]:
-    """Return the results of one `maintain` call, as short sentences."""
+    """Return the results of a `maintain` call as short sentences."""
     report = note.report
     policies = report.get("policies") or {}
     counted = {

@@ -17,18 +17,16 @@ from langgraph_pgstate.inspector.forms import call_title
 from langgraph_pgstate.inspector.messages import called, text_of
 
 _TOKEN: Final = re.compile(r"\d+(?:[.,]\d+)*|\w+|\s+|.", re.DOTALL)
-# Two texts are compared word by word only if, between the first and the last difference, neither text has more
-# characters or more words than this.
+# Maximum characters and words between the first and the last difference, for a comparison word by word.
 _MOST_COMPARED: Final = 5000
 _MOST_WORDS: Final = 400
 # Maximum number of characters that a page shows of one text, and of all texts.
 _MOST_SHOWN: Final = 1200
 _MOST_OF_ALL: Final = 24_000
-# If two texts have an equal piece of more than `_MOST_SAME` characters, only the `_AROUND` characters of the piece
-# beside each difference are shown.
+# An equal piece longer than `_MOST_SAME` is shortened to `_AROUND` characters beside each difference.
 _AROUND: Final = 80
 _MOST_SAME: Final = 240
-# Two texts count as versions of one text if at least this share of the longer text is equal.
+# Share of the longer text that must be equal in two versions of one text.
 _ALIKE: Final = 0.3
 _SHORT: Final = 40
 _FACT: Final = 120
@@ -40,10 +38,9 @@ class Part:
 
     Attributes:
         name: Name of the field; empty for a value and for the content of a message.
-        before: The text before, or its beginning; `None` if there was none.
-        after: The text after, or its beginning; `None` if there is none.
-        words: Pieces of the text, each `same`, `removed` or `added`; `None` if `before` and `after` are not versions
-            of one text. Long equal pieces are shortened.
+        before: The old text or its beginning; `None` if there was none.
+        after: The new text or its beginning; `None` if there is none.
+        words: Pieces, each `same`, `removed` or `added`; `None` if the texts are not versions of one text.
         is_text: Whether the value is a text, not JSON.
         is_whole: Whether all differences are shown.
     """
@@ -61,8 +58,7 @@ class Change:
     """A difference between two states.
 
     Attributes:
-        channel: The channel.
-        place: Place of the difference in the channel's value; empty if it is the whole value.
+        place: Place in the channel's value; empty for the whole value.
         change: `added`, `removed`, `changed` or `edited`.
         role: Role of a message; empty for other values.
         parts: The differences; one for each field of a message.
@@ -78,7 +74,7 @@ class Change:
 
 
 def changes_of(difference: Difference, most: int) -> tuple[list[Change], int]:
-    """Return a limited number of differences, and the number of differences that are left out."""
+    """Return up to `most` differences, and the number of differences that are left out."""
     found: list[Change] = []
     total, left = 0, _MOST_OF_ALL
     for channel in difference.channels:
@@ -115,7 +111,7 @@ def _message(channel: str, position: int, before: Any, after: Any, left: int) ->
 
 
 def _fields(message: Any) -> Mapping[str, Any]:
-    """Return the fields of a message that are not empty; none if there is no message."""
+    """Return the fields of a message that are not empty."""
     given = message.model_dump() if isinstance(message, BaseMessage) else message
     if given is None:
         return {}
@@ -125,10 +121,7 @@ def _fields(message: Any) -> Mapping[str, Any]:
 
 
 def _field(name: str, first: Mapping[str, Any], second: Mapping[str, Any], left: int) -> Part:
-    """Return the differences in a field of a message.
-
-    Content is compared by its text, and tool calls by their tools and arguments.
-    """
+    """Compare a field of a message: content by its text, tool calls by their tools and arguments."""
     before, after = ([fields[name]] if name in fields else [] for fields in (first, second))
     if name == "content":
         texts = [[text_of(one) for one in side] for side in (before, after)]
@@ -146,7 +139,7 @@ def _calls(value: Any) -> str:
 
 
 def _part(name: str, before: Sequence[Any], after: Sequence[Any], left: int) -> Part:
-    """Return the differences between two values. Each value is in a list, which is empty if there is no value."""
+    """Compare two values. An empty list stands for no value."""
     most = max(_FACT, min(_MOST_SHOWN, left))
     is_text = all(isinstance(one, str) and not _is_json(one) for one in (*before, *after))
     texts = [(side[0], True) if is_text else _json_of(side[0]) for side in (before, after) if side]
@@ -164,7 +157,7 @@ def _part(name: str, before: Sequence[Any], after: Sequence[Any], left: int) -> 
 
 
 def _json_of(value: Any) -> tuple[str, bool]:
-    """Return a value's JSON or the beginning of it, and whether it is complete. Short JSON is on one line."""
+    """Return a value's JSON or its beginning, and whether it is complete. Short JSON is on one line."""
     found = view(value, _MOST_SHOWN)
     line = " ".join(one.strip() for one in found.text.splitlines())
     return line if len(line) <= _FACT else found.text, found.is_whole
@@ -184,10 +177,7 @@ def _is_json(text: str) -> bool:
 
 
 def words_of(before: str, after: str) -> tuple[tuple[str, str], ...] | None:
-    """Return the pieces of two versions of one text; `None` if the texts are not alike.
-
-    Each piece is `same`, `removed` or `added`, with its text. Long equal pieces keep only the text beside differences.
-    """
+    """Return the pieces of two versions of one text; `None` if the texts are not alike. Shorten long equal pieces."""
     most = min(len(before), len(after))
     start = _count_alike(before, after)
     end = min(_count_alike(before[::-1], after[::-1]), most - start)

@@ -1,4 +1,4 @@
-"""The drawing of a tree of checkpoints: a circle for each, in columns that are called lanes, and lines between them."""
+"""A drawing of a tree of checkpoints: circles in columns that are called lanes, and lines to the parents."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ class DrawnNode:
     """A checkpoint in the drawing.
 
     Attributes:
-        node: The checkpoint.
         title: The nodes or the source that made the checkpoint.
-        x: Horizontal middle of its circle.
-        y: Vertical middle of its circle.
-        waits: Whether the thread waits at this checkpoint for an answer.
+        x: Horizontal middle of the circle.
+        y: Vertical middle of the circle.
+        waits: Whether the thread waits for an answer at this checkpoint.
     """
 
     node: TreeNode
@@ -36,13 +35,10 @@ class DrawnNode:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A tree of checkpoints with places, the newest at the top.
+    """A drawn tree of checkpoints, the newest at the top. All sizes are in pixels.
 
     Attributes:
-        nodes: The checkpoints.
         lines: Paths of the lines from each checkpoint to its parent.
-        width: Width in pixels.
-        height: Height in pixels.
     """
 
     nodes: tuple[DrawnNode, ...]
@@ -52,10 +48,7 @@ class Drawing:
 
 
 def draw(tree: CheckpointTree) -> Drawing:
-    """Return the drawing of a tree. Each branch has a lane, and the newest branch has the first lane.
-
-    If there are too many branches, some share a lane.
-    """
+    """Return the drawing of a tree. Each branch has a lane; branches beyond `_MOST_LANES` share the last lane."""
     lanes: list[str | None] = []
     places: dict[str, tuple[int, int]] = {}
     shown = {node.checkpoint_id for node in tree.nodes}
@@ -64,7 +57,7 @@ def draw(tree: CheckpointTree) -> Drawing:
             _take(lanes, node.checkpoint_id)
         lane = lanes.index(node.checkpoint_id)
         places[node.checkpoint_id] = (_x(lane), row * ROW + ROW // 2)
-        # The lanes of the branches that start from this checkpoint end here, and later branches may use them.
+        # The branches that start from this checkpoint end here, so other branches may use their lanes.
         lanes = [None if id == node.checkpoint_id else id for id in lanes]
         parent = node.parent_checkpoint_id
         if parent is not None and (parent not in lanes or lanes.index(parent) > lane):
@@ -89,10 +82,7 @@ def draw(tree: CheckpointTree) -> Drawing:
 
 
 def waits(tree: CheckpointTree, node: TreeNode) -> bool:
-    """Return whether a checkpoint has unfinished interrupts and ends its branch.
-
-    If the checkpoint has a child, the thread was resumed.
-    """
+    """Return whether a checkpoint waits for answers. A checkpoint with a child has been resumed."""
     return node.pending > 0 and all(other.parent_checkpoint_id != node.checkpoint_id for other in tree.nodes)
 
 
@@ -108,7 +98,7 @@ def _x(lane: int) -> int:
 
 
 def _line(x: int, y: int, parent_x: int, parent_y: int) -> str:
-    """Return the path from a checkpoint: straight down, and at the end across to its parent's lane."""
+    """Return the path from a checkpoint: straight down, then across to its parent's lane."""
     if x == parent_x:
         return f"M{x} {y}V{parent_y}"
     return f"M{x} {y}V{parent_y - ROW // 2}C{x} {parent_y},{parent_x} {parent_y - ROW // 2},{parent_x} {parent_y}"

@@ -1,8 +1,8 @@
-"""A form for a state: its fields, the changes of a person, and the same changes applied to another state.
+"""A form for a state: its fields, a person's changes, and these changes applied to another state.
 
-A field is named after its kind and its place in the state as JSON: `text ["messages",0,"content"]`. `remove PLACE`
-removes an entry of a list, and `add PLACE` appends a message. A place without a field stays unchanged, so a form may
-show only a part of a state. If a person has changed places that are not shown, hidden fields carry these changes.
+The name of a field has its kind and its place in the state as JSON: `text ["messages",0,"content"]`. `remove PLACE`
+removes an entry of a list, and `add PLACE` appends a message. A place without a field stays unchanged. Hidden fields
+carry a person's changes of places that the form does not show.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ _MOST: Final = 36_000
 _MOST_FIELDS: Final = 120
 _MOST_FIELD: Final = 24_000
 _DEEPEST: Final = 3
-# Up to this number of changes, each change has its own hidden field. If there are more, hidden fields carry larger
-# values that contain several changes.
+# Maximum number of hidden fields for single changes. If there are more changes, a field holds several of them.
 _MOST_CARRIED: Final = 200
 _ROLES: Final = ("human", "ai", "system")
 
@@ -48,7 +47,7 @@ class Edit:
     Attributes:
         before: The state.
         after: The state with the written values. Removed entries are still in it.
-        removed: Places of the entries of lists that are removed.
+        removed: Places of the removed entries of lists.
         problems: Reasons why fields cannot be read, by the name of the field.
     """
 
@@ -59,7 +58,7 @@ class Edit:
 
     @property
     def written(self) -> dict[str, Any]:
-        """The state with all changes of the person, without the removed entries."""
+        """The state with all changes of the person."""
         found: dict[str, Any] = dict(self.after)
         if self.removed:
             found = deepcopy(found)
@@ -73,7 +72,6 @@ class Edit:
         found = {}
         places = [path for path, _, _ in _differences(self.before, self.after)]
         for depth in (3, 2, 1):
-            # If there are very many changes, send the values that contain them.
             if len(places) > _MOST_CARRIED:
                 places = [*dict.fromkeys(path[:depth] for path in places)]
         for path in places:
@@ -96,13 +94,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A difference between two states, as JSON types.
-
-    Attributes:
-        path: Place of the difference.
-        before: The value before.
-        after: The value after.
-    """
+    """A difference between two states, as JSON types."""
 
     path: Path
     before: Any
@@ -130,14 +122,10 @@ class Node:
         kind: Kind of the field, `unset` for a channel without a value, `large` for a value that is too large to edit
             here, or `group`, `messages` or `message`.
         text: Text of the field; the role for a message.
-        parts: The parts of a group.
         may_be_json: Whether a group may be edited as JSON instead.
-        is_json: Whether a group is edited as JSON.
-        is_changed: Whether a person has changed the part.
-        is_removed: Whether the part will be removed.
         hidden: Number of messages before the shown messages.
         later: Number of messages after the shown messages.
-        problem: Why the written text cannot be read.
+        problem: Why the text cannot be read.
         about: Name of a message's author.
     """
 
@@ -163,11 +151,7 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_edit(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
-    """Return the edit that the fields of a form make to a state.
-
-    Raises:
-        HTTPException: 422 if the state has no such place.
-    """
+    """Return the edit that the fields of a form make to a state."""
     after: Any = {**before}
     removed: list[Path] = []
     added: list[Path] = []
@@ -206,10 +190,10 @@ def read_edit(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
 def merged(edit: Edit, theirs: Mapping[str, Any]) -> Edit:
     """Return an edit that makes the same changes to another version of the state.
 
-    If both the person and the other version changed a value, the person's value is taken. Messages are matched by id.
-    Changes of messages that the other version lacks are left out.
+    Messages are matched by id. If both versions changed a value, the person's value is taken. Changes of messages that
+    the other version lacks are left out.
     """
-    # First remove the entries that the person added and removed again: neither version of the state has them.
+    # Drop entries that the person added and removed again, because neither version has them.
     own = Edit(edit.before, edit.after, frozenset(one for one in edit.removed if _at(edit.before, one) is _NOTHING))
     after = _merged(edit.before, own.written, theirs)
     removed = (_moved(edit.before, after, path) for path in edit.removed - own.removed)
@@ -217,7 +201,7 @@ def merged(edit: Edit, theirs: Mapping[str, Any]) -> Edit:
 
 
 def lost(edit: Edit, theirs: Mapping[str, Any]) -> list[Change]:
-    """Return the changes of messages that another version of the state lacks. `merged` leaves out these changes."""
+    """Return the changes that `merged` leaves out, because the other version lacks their messages."""
     return [
         one
         for one in edit.changes
@@ -234,10 +218,9 @@ def nodes(
     """Return the form of a state: a node for each channel, and hidden fields for changes that the nodes do not show.
 
     Args:
-        edit: The state, and its changes.
         form: The fields that were sent. `as_json PLACE` shows a place as JSON.
         unset: Channels that have no value.
-        until: Show only messages before this place.
+        until: Show only messages before this index.
     """
     maker = _Maker(edit, form, until)
     order = sorted(edit.after, key=lambda name: not is_conversation(edit.after[name]))
@@ -267,20 +250,14 @@ def place_of(change: Change, state: Mapping[str, Any]) -> str:
 
 
 def texts_of(change: Change) -> tuple[str | None, str | None]:
-    """Return the values before and after a change as texts; `None` for a value that does not exist."""
+    """Return the values before and after a change as texts; `None` for a missing value."""
     return _shown(change.before), _shown(change.after)
 
 
 def updates(written: Mapping[str, Any], values: Mapping[str, Any], graph: Any) -> dict[str, Any]:
-    """Return the updates that give the channels of an edited state the written values.
+    """Return the updates that turn the state `values` into the state `written`.
 
-    Args:
-        written: The edited state. Channels that are left out are not changed.
-        values: The state before.
-        graph: The graph.
-
-    Raises:
-        HTTPException: 422 if a channel of messages has an invalid message.
+    Channels that `written` lacks are not changed.
     """
     found: dict[str, Any] = {}
     for name, value in written.items():
@@ -302,11 +279,7 @@ def channels_of(graph: Any) -> list[str]:
 
 
 def check_channels(written: Mapping[str, Any], graph: Any) -> None:
-    """Refuse channels that a graph does not have.
-
-    Raises:
-        HTTPException: 422 with the names of these channels and of the graph's channels.
-    """
+    """Refuse channels that a graph does not have."""
     known = channels_of(graph)
     unknown = [name for name in written if name not in known]
     if unknown and _ROOT not in known:
@@ -315,13 +288,7 @@ def check_channels(written: Mapping[str, Any], graph: Any) -> None:
 
 
 class _Maker:
-    """A maker of the nodes of a form, within the form's limits. Beyond these limits, earlier messages are left out.
-
-    Args:
-        edit: The state, and its changes.
-        form: The fields that were sent.
-        until: Show only messages before this place.
-    """
+    """A maker of the nodes of a form. If the form becomes too large, it leaves out earlier messages."""
 
     def __init__(self, edit: Edit, form: Mapping[str, str], until: int | None) -> None:
         self._edit, self._form, self._until = edit, form, until
@@ -340,7 +307,6 @@ class _Maker:
         return is_alike or any(self._shown.get(path[:length]) == "json" for length in range(len(path) + 1))
 
     def node(self, path: Path, value: Any, title: str, depth: int = 0) -> Node:
-        """Return the node of a value."""
         if _name("as_json", path) in self._form:
             return replace(self._field(path, Field(title, "json", indented(value), value)), is_json=True)
         if is_conversation(value) and depth == 0:
@@ -417,11 +383,7 @@ class _Maker:
 
 
 def _parsed(name: str) -> tuple[str, Path]:
-    """Return the kind and the place in the name of a field.
-
-    Raises:
-        HTTPException: 422 if the name contains no place.
-    """
+    """Return the kind and the place in the name of a field."""
     kind, _, text = name.partition(" ")
     try:
         path = json.loads(text)
@@ -445,7 +407,7 @@ def _is_writable(path: Path) -> bool:
 
 
 def _written(state: Any, path: Path, kind: str, text: str) -> Any:
-    """Return a state with the text of a field written into it."""
+    """Write the text of a field into a state, and return the state."""
     old = _at(state, path)
     if not path:
         value = from_json(text, "the state")
@@ -453,7 +415,7 @@ def _written(state: Any, path: Path, kind: str, text: str) -> Any:
             raise FormError("the state must be a JSON object with a field for each channel")
         return {**state, **value}
     if kind == "any":
-        # The text for a channel without a value is read as JSON. If it is not JSON, the text itself is the value.
+        # A channel without a value takes JSON. Text that is not JSON is the value itself.
         if not text.strip():
             return state
         try:
@@ -483,11 +445,7 @@ def _at(state: Any, path: Path) -> Any:
 
 
 def _set(state: Any, path: Path, value: Any) -> Any:
-    """Return a state with a new value at a place. An index one past the end appends.
-
-    Raises:
-        LookupError: If there is no such place.
-    """
+    """Return a state with a new value at a place. An index one past the end appends."""
     if not path:
         return value
     key, *rest = path
@@ -525,7 +483,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _merged(before: Any, mine: Any, theirs: Any) -> Any:
-    """Return a value with the changes of both versions. Where they conflict, the person's change is taken."""
+    """Return a value with the changes of both versions. In a conflict, the person's change is taken."""
     if _is_equal(before, mine):
         return theirs
     if _is_equal(before, theirs) or len({type(before), type(mine), type(theirs)}) > 1:
@@ -540,8 +498,7 @@ def _merged(before: Any, mine: Any, theirs: Any) -> Any:
     if isinstance(before, list):
         own, old, new = _by_id(mine), _by_id(before), _by_id(theirs)
         if own is not None and old is not None and new is not None:
-            # Messages without an id are matched by place. If the versions have added different messages at the same
-            # place, both messages are kept.
+            # Messages without an id are matched by place. Different messages at one place are both kept.
             both = {id for id, one in own.items() if id in new and _is_same_message(id, old, one, new[id])}
             kept = [
                 _merged(old.get(id, _NOTHING), own[id], one) if id in both else one
@@ -558,7 +515,7 @@ def _is_same_message(key: Any, old: Mapping[Any, Any], mine: Any, theirs: Any) -
 
 
 def _by_id(messages: Sequence[Any]) -> dict[Any, Any] | None:
-    """Return messages by id, or by place if they have no id; `None` if an entry is no message or an id occurs twice."""
+    """Return messages by id, or else by place; `None` if an entry is no message or an id occurs twice."""
     found: dict[Any, Any] = {}
     for place, one in enumerate(messages):
         if not isinstance(one, dict) or "content" not in one:
@@ -572,7 +529,7 @@ def _by_id(messages: Sequence[Any]) -> dict[Any, Any] | None:
 
 
 def _moved(before: Any, theirs: Any, path: Path) -> Path | None:
-    """Return the place of an entry in another state; `None` if that state does not have the entry exactly once."""
+    """Return the place of an entry in another state; `None` unless that state has the entry exactly once."""
     one = _at(before, path)
     others = _at(theirs, path[:-1])
     if one is _NOTHING or not isinstance(others, list):
@@ -593,7 +550,6 @@ def _shown(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON types. Messages lose their empty fields."""
     if isinstance(value, list) and any(isinstance(one, BaseMessage) for one in value):
         return [_plain(one) for one in value]
     if isinstance(value, BaseMessage):
@@ -603,7 +559,7 @@ def _plain(value: Any) -> Any:
 
 
 def _kept(written: Any, before: Any) -> Any:
-    """Return a written value. Unchanged parts keep the original objects."""
+    """Return a written value in which unchanged parts are the original objects."""
     if _is_equal(written, _plain(before)):
         return before
     if isinstance(written, dict) and isinstance(before, dict):
@@ -615,7 +571,7 @@ def _kept(written: Any, before: Any) -> Any:
 
 
 def _messages(name: str, written: Any, before: Any) -> list[BaseMessage]:
-    """Return messages that were written as JSON. Unchanged messages keep the original objects."""
+    """Return messages that were written as JSON. Unchanged messages are the original objects."""
     if not isinstance(written, list):
         raise refuse(422, f"{name} must be a list of messages, got {type(written).__name__}")
     known = [(_plain(one), one) for one in before]

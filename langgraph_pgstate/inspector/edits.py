@@ -41,7 +41,7 @@ from langgraph_pgstate.server.threads import refusing_values
 from langgraph_pgstate.threads.types import Thread
 
 _TITLE: Final = "Edit the state"
-# Seconds that the second of two edits waits for the first.
+# Seconds that an edit waits for the thread's lease.
 _WAIT_SECONDS: Final = 5.0
 # Maximum number of changes that a page shows, and of characters of one change and of all changes.
 _MOST_CHANGES: Final = 60
@@ -52,8 +52,8 @@ _MOST_OF_ALL: Final = 12_000
 async def ask(call: PageCall) -> Page:
     """Show the form for a change of the state.
 
-    A form that is open in a browser asks again with `head`, the newest checkpoint that it knows. It is told whether the
-    thread now has another newest checkpoint.
+    A form that is open in a browser repeats the request with `head`, the newest checkpoint that it knows. The response
+    says whether the thread has advanced.
     """
     found, at = await call.thread("read"), call.query("at")
     if at is None:
@@ -65,14 +65,16 @@ async def ask(call: PageCall) -> Page:
 
 
 async def edit(call: PageCall) -> Done | Page:
-    """Take a step of an edit: show the form or a preview, or change the state.
+    """Take the step of an edit that the form's field `step` names.
 
-    The form's field `step` names the step. `apply`, the default, changes the state as if a node had returned the
-    values, and resumes the run if the form asks for it. `preview` shows what would change. `form` shows the form again.
-    `json PLACE` and `fields PLACE` show it with the value at a place as JSON or as fields. `until NUMBER` shows it with
-    only the messages before a number.
+    * `apply`, the default, changes the state as if a node had returned the values, and resumes the run if the form asks
+      for it.
+    * `preview` shows what would change.
+    * `form` shows the form again.
+    * `json PLACE` and `fields PLACE` show the form with the value at a place as JSON or as fields.
+    * `until NUMBER` shows the form with only the messages before a number.
 
-    A person whose step is refused with status 409 or 422 gets a page with the reason and the typed values.
+    If a step is refused with status 409 or 422, the person gets a page with the reason and the typed values.
     """
     found = await call.thread("update")
     at, step = checkpoint_of(call), call.field("step") or "apply"
@@ -106,14 +108,12 @@ async def _refused(call: PageCall, thread_id: str, at: str, error: HTTPException
 async def _form(
     call: PageCall, thread: Thread, at: str, before: Mapping[str, Any], step: str = "form", problem: str = ""
 ) -> Page:
-    """Return the form, with the person's changes."""
     sent = {**call.form}
     kind, _, place = step.partition(" ")
     if kind == "json":
         sent |= {f"as_json {place}": "1"}
     edit = _readable(before, sent)
     if kind == "json" and edit.removed:
-        # A removed entry is left out of the JSON.
         edit = Edit(edit.before, edit.written, problems=edit.problems)
     if kind == "fields":
         sent.pop(f"as_json {place}", None)
@@ -141,7 +141,6 @@ async def _form(
 
 
 def _problems(shown: Iterable[Node]) -> Iterator[str]:
-    """Yield the names of the fields of a form that have problems."""
     for one in shown:
         if one.problem:
             yield one.name
@@ -157,7 +156,6 @@ def _readable(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
 
 
 async def _preview(call: PageCall, thread: Thread, at: str, change: Edit, problem: str = "") -> Page:
-    """Return a page that shows what an edit would change, and asks for confirmation."""
     if not problem:
         await check_head(call, thread, call.field("head") or thread.head_checkpoint_id)
         _check(call, change)
@@ -177,10 +175,10 @@ async def _preview(call: PageCall, thread: Thread, at: str, change: Edit, proble
 
 
 async def _both(call: PageCall, thread: Thread, at: str, change: Edit, problem: str) -> Page:
-    """Return a page with both versions: the version that was stored first, and the person's version, to edit."""
+    """Return a page with the version that was stored first, and the person's version to edit."""
     head = thread.head_checkpoint_id or ""
     theirs = await _state(call, thread, head)
-    # A change of an older checkpoint is unaffected by later checkpoints.
+    # Later checkpoints do not affect an edit of an older checkpoint.
     is_on_top = at == call.field("head")
     own = merged(change, theirs) if is_on_top else change
     gone_changes = lost(change, theirs) if is_on_top else []
@@ -229,7 +227,7 @@ def _data(call: PageCall, thread: Thread, at: str, head: str | None) -> dict[str
 
 
 async def _meanwhile(call: PageCall, thread: Thread, head: str) -> dict[str, Any] | None:
-    """Return the changes of a thread since a form was opened."""
+    """Return how the thread has advanced since a form was opened; `None` if it has not."""
     if thread.head_checkpoint_id == head:
         return None
     told = (await since(call, thread.thread_id)).removeprefix(": ")
@@ -243,11 +241,7 @@ def _news_of(call: PageCall, thread: Thread, at: str, head: str | None) -> str:
 
 
 class _Discarding(BaseCheckpointSaver[str]):
-    """A saver for a trial of an edit: it reads from another saver, and keeps the last checkpoint's channels in memory.
-
-    Args:
-        saver: The saver that reads.
-    """
+    """A saver for a trial of an edit. It reads from another saver, and keeps only the last channels, in memory."""
 
     def __init__(self, saver: AsyncPGStateSaver) -> None:
         super().__init__(serde=saver.serde)
@@ -256,11 +250,10 @@ class _Discarding(BaseCheckpointSaver[str]):
         self.channels: Mapping[str, Any] = {}
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Return the version after another one."""
         return self._saver.get_next_version(current, channel)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return a checkpoint. Only the first call for it reads from the other saver."""
+        """Return a checkpoint. Only the first call reads a checkpoint from the other saver."""
         key = str(config["configurable"].get("checkpoint_id"))
         if key not in self._found:
             self._found[key] = await self._saver.aget_tuple(config)
@@ -269,11 +262,9 @@ class _Discarding(BaseCheckpointSaver[str]):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Read the writes that make up a channel."""
         return await self._saver.aget_delta_channel_history(config=config, channels=channels)
 
     async def aput(self, config: RunnableConfig, checkpoint: Checkpoint, *_: Any) -> RunnableConfig:
-        """Keep the channels of a checkpoint."""
         self.channels = checkpoint["channel_values"]
         return {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
 
@@ -282,7 +273,7 @@ class _Discarding(BaseCheckpointSaver[str]):
 
 
 async def _next(call: PageCall, thread: Thread, at: str, change: Edit) -> tuple[str, ...] | None:
-    """Return the nodes that run next after a change; empty if none is left, `None` if this is unknown."""
+    """Return the nodes that run next after a change; empty for none, `None` if unknown."""
     saver = _Discarding(call.state.saver)
     config = config_at(thread.thread_id, checkpoint_ns="", checkpoint_id=at)
     try:
@@ -324,21 +315,12 @@ def _lines(changes: Iterable[Change], state: Mapping[str, Any]) -> list[dict[str
 
 
 async def _state(call: PageCall, thread: Thread, at: str) -> dict[str, Any]:
-    """Return the state at a checkpoint as JSON types.
-
-    Raises:
-        HTTPException: 404 if there is no such checkpoint.
-    """
     state = await call.state.threads.state_at(config_at(thread.thread_id, checkpoint_ns="", checkpoint_id=at))
     return plain(state.values)
 
 
 def _check(call: PageCall, change: Edit) -> None:
-    """Refuse a change that cannot be read, or that changes nothing.
-
-    Raises:
-        HTTPException: 422 with the reason.
-    """
+    """Refuse a change that cannot be read, or that changes nothing."""
     if change.problems:
         raise refuse(422, next(iter(change.problems.values())))
     if not change.changes and call.field("as_node") is None:
@@ -360,11 +342,7 @@ async def _apply(call: PageCall, found: Thread, at: str) -> Done:
 
 
 def _values(call: PageCall) -> dict[str, Any] | None:
-    """Return the JSON object in the field `values`, to which the graph's reducers apply; `None` without this field.
-
-    Raises:
-        HTTPException: 422 if the values are not a JSON object.
-    """
+    """Return the object in the field `values`, to which the graph's reducers apply; `None` without this field."""
     if "values" not in call.form:
         return None
     try:
@@ -379,7 +357,7 @@ def _values(call: PageCall) -> dict[str, Any] | None:
 async def _edit(
     call: PageCall, thread: Thread, name: str, nonce: str, head: str | None, at: str, values: dict[str, Any] | None
 ) -> str:
-    """Create the checkpoint of an edit under the thread's lease, so that no run of the queue executes meanwhile."""
+    """Create the checkpoint of an edit. The thread's lease keeps runs of the queue from executing meanwhile."""
     thread_id = thread.thread_id
     try:
         async with call.state.leases.hold(thread_id, on_busy="wait", wait_timeout=_WAIT_SECONDS):
@@ -413,6 +391,6 @@ async def _edit(
 
 
 async def _edited(call: PageCall, thread: Thread, nonce: str) -> str | None:
-    """Return the checkpoint that the same form created before; `None` if the form was not sent before."""
+    """Return the checkpoint that the same form created before; `None` for a new form."""
     event = None if call.field("nonce") is None else await last_action(call, thread.thread_id, ("edit",))
     return event.checkpoint_id if event is not None and event.payload.get("form") == nonce else None

@@ -58,16 +58,9 @@ class EventView:
     """An event of a thread as its page shows it.
 
     Attributes:
-        event_id: The event.
-        created_at: Its time.
-        kind: Its kind.
-        run_id: The run in which it happened.
-        checkpoint_id: The checkpoint.
-        checkpoint_ns: The checkpoint's namespace.
-        agent: The agent.
         by: The person who caused the event, if any.
         title: The event in one or two words.
-        lines: Details, one on each line: questions and decisions.
+        lines: Questions and decisions, one on each line.
         status: Status of a run that began or ended.
         thread_id: Another thread to link to.
         key: Key of a tool's action to link to.
@@ -93,22 +86,21 @@ class EventView:
 
 
 def views_of(events: Sequence[Event], decisions: Collection[AnsweredInterrupt]) -> list[EventView]:
-    """Return events as texts.
+    """Return events of one thread as texts.
 
     Args:
-        events: Events of one thread.
         decisions: The answers that were given at the checkpoints of the `answer` events.
     """
     # An answer and its event are stored in one statement, with the same time.
     decided = {(one.answer.interrupt_id, one.answer.answered_at): one for one in decisions}
     asked = {one.get("id"): one.get("value") for event in events for one in _interrupts(event)}
-    # Keys of stored events are sorted, so the order of keys is taken from the interrupt.
+    # The keys of stored events are sorted. Interrupts keep the order that the graph gave.
     as_asked = {one.interrupt.interrupt_id: one.interrupt.value for one in decisions if one.interrupt is not None}
     answered = {_payload(event).get("interrupt_id") for event in events if event.kind == "answer"}
     forks = {(event.created_at, event.checkpoint_id) for event in events if _action(event) == "fork"}
     shown = []
     for event in events:
-        # A person's fork has two events in one transaction. Show only the action, which names the person.
+        # A person's fork stores two events in one transaction. Show only the action, which names the person.
         if event.kind == "fork" and (event.created_at, event.checkpoint_id) in forks:
             continue
         payload = _payload(event)
@@ -186,7 +178,6 @@ def _interrupts(event: Event) -> list[Mapping[str, Any]]:
 
 
 def _asked(value: Any) -> list[str]:
-    """Return the text of an interrupt: its tool calls, its question, or its value."""
     form = form_for(value)
     if form.kind == "outcome":
         return [f"did {title_of(form)} take effect?"]
@@ -194,13 +185,12 @@ def _asked(value: Any) -> list[str]:
 
 
 def _in_order(one: Mapping[str, Any], as_asked: Mapping[str, Any]) -> Any:
-    """Return the value of an event's interrupt, with keys in the graph's original order."""
     value, found = one.get("value"), as_asked.get(str(one.get("id")))
     return found if found == value else value
 
 
 def _resumed(given: Any, asked: Mapping[Any, Any], answered: Collection[Any]) -> Iterable[str]:
-    """Return the decisions in answers that a program gave. Answers of persons have their own events."""
+    """Return the decisions in answers that a program gave. A person's answer has its own event."""
     if isinstance(given, Mapping) and given and all(id in asked or id in answered for id in given):
         for id, value in given.items():
             if id not in answered:
@@ -211,12 +201,7 @@ def _resumed(given: Any, asked: Mapping[Any, Any], answered: Collection[Any]) ->
 
 
 def decisions_of(question: Any, answer: Any) -> list[str]:
-    """Return the decisions of an answer, one call on each line: `rejected pay(amount=5): “too much”`.
-
-    Args:
-        question: The value of the interrupt; `None` if unknown.
-        answer: The answer.
-    """
+    """Return the decisions of an answer, one call on each line: `rejected pay(amount=5): “too much”`."""
     form = Form("free") if question is None else form_for(question)
     if form.kind == "outcome":
         told = said(answer)
@@ -260,7 +245,6 @@ def _short(value: Any) -> str:
 
 
 def _facts(event: Event, payload: Mapping[str, Any]) -> list[str]:
-    """Return further details of an event."""
     action = _action(event)
     if action == "edit" and isinstance(payload.get("channels"), list):
         return [", ".join(map(str, payload["channels"]))]

@@ -1,4 +1,4 @@
-"""Fields of a form for values, and reading the values that a person has written."""
+"""Fields of a form for values, and the values that a person has written in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from langgraph_pgstate.server.json import to_json
 
 
 class FormError(ValueError):
-    """A field of a form that cannot be used. The message says what is missing or wrong."""
+    """A form that cannot be used. The message says what is missing or wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,6 @@ class Field:
         name: Name of the value; empty if it has none.
         kind: `text`, `number`, `boolean` or `json`.
         text: The value as the form shows it.
-        value: The value.
     """
 
     name: str
@@ -43,7 +42,7 @@ def field_of(name: str, value: Any) -> Field:
 
 
 def fields_of(arguments: Any) -> Iterable[Field]:
-    """Return a field for each argument, or one field for all arguments if they have no names."""
+    """Return a field for each argument, or one field for all if the arguments have no names."""
     if not isinstance(arguments, Mapping) or not arguments:
         yield Field("", "json", indented({} if arguments is None else arguments), arguments)
         return
@@ -52,11 +51,7 @@ def fields_of(arguments: Any) -> Iterable[Field]:
 
 
 def read(field: Field, text: str, what: str) -> Any:
-    """Return the value that a person has written in a field. An unchanged field returns its original value.
-
-    Raises:
-        FormError: If the text is not a value of the field's kind.
-    """
+    """Return the value that a person has written in a field. An unchanged field returns its original value."""
     if is_same(text, field.text):
         return field.value
     if field.kind == "text":
@@ -74,11 +69,7 @@ def read(field: Field, text: str, what: str) -> Any:
 
 
 def from_json(text: str, what: str) -> Any:
-    """Return the value of JSON that a person has written.
-
-    Raises:
-        FormError: If the text is not JSON. Its message names `what`.
-    """
+    """Return the value of JSON that a person has written. An error begins with `what`."""
 
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is not JSON")
@@ -94,12 +85,12 @@ def from_json(text: str, what: str) -> Any:
 
 
 def is_same(text: str, shown: str) -> bool:
-    """Return whether a text equals the shown text. Different line ends of browsers are ignored."""
+    """Return whether a text equals the shown text. Line ends are ignored, because browsers change them."""
     return lines(text) == lines(shown)
 
 
 def lines(text: str) -> str:
-    """Return a text with `\n` as line ends."""
+    """Return a text with line feeds as line ends."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -53,13 +53,12 @@ async def files(call: PageCall) -> Page:
 
 
 def _above(directory: str) -> list[tuple[str, str]]:
-    """Return the directories above a directory, by name."""
     names = [name for name in directory.split("/") if name]
     return [(name, f"/{'/'.join(names[: place + 1])}") for place, name in enumerate(names)]
 
 
 async def file(call: PageCall) -> Page:
-    """Show a version of a file (by default the newest) or a diff of two versions, with a list of all versions."""
+    """Show a version of a file, by default the newest, or a diff of two versions. List all versions."""
     namespace, path = namespace_in(call), call.path("path")
     await check_sees_memory(call, "get", namespace)
     page = await call.state.files.history(namespace, path, limit=_VERSIONS, cursor=call.query("cursor"))
@@ -80,7 +79,7 @@ async def file(call: PageCall) -> Page:
         "path": path,
         "directories": _above(path)[:-1],
         "version": number,
-        # The form sends this number back, and `restore` is refused if there is a newer version by then.
+        # The form sends this number. If the file has a newer version, `restore` is refused.
         "newest": newest.version if call.query("cursor") is None else None,
         "is_deleted": newest.operation == "delete" and call.query("cursor") is None,
         "content": None if found is None else _content(found),
@@ -117,10 +116,7 @@ def _content(found: File) -> dict[str, Any]:
 
 
 async def restore(call: PageCall) -> Done:
-    """Restore a version of a file, unless the file has changed since the page was made.
-
-    The content of the version is stored again, as the newest version.
-    """
+    """Store a version of a file again, as the newest, unless the file has changed since the page was made."""
     namespace, path = namespace_in(call), call.path("path")
     await check_sees_memory(call, "put", namespace)
     numbers = []
@@ -140,5 +136,5 @@ async def restore(call: PageCall) -> Done:
 
 
 def told(version: FileVersion) -> str:
-    """Return the last change of a file, with time and author."""
+    """Return the last change of a file, with time and person."""
     return told_by(_DONE[version.operation], version.created_at, version.changed_by)

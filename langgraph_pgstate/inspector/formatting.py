@@ -37,7 +37,7 @@ def exact(time: datetime) -> str:
 
 
 def instant(text: str) -> str:
-    """Return a text in ISO 8601 as a time in UTC, with seconds. Shorten any other text."""
+    """Return a time in ISO 8601 in UTC, with seconds. Shorten any other text."""
     try:
         return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError):
@@ -45,7 +45,7 @@ def instant(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a reason as a sentence with a full stop. It gets a capital letter unless it begins with a name."""
+    """Return a text as a sentence with a full stop. It begins with a capital letter unless a name is first."""
     first = text.partition(" ")[0]
     begun = text[:1].upper() + text[1:] if first.isalpha() else text
     return begun if begun.endswith((".", "!", "?", "…")) else f"{begun}."
@@ -103,14 +103,14 @@ def plural(count: int, word: str, several: str | None = None) -> str:
 
 
 def short(id: str | None, length: int = 13) -> str:
-    """Return an id. If it is long, return only its end, because ids that sort by time differ at the end."""
+    """Return an id. Shorten a long id to its end, because ids that sort by time differ at the end."""
     if id is None:
         return ""
     return id if len(id) <= length else f"…{id[-(length - 1) :]}"
 
 
 def worker(id: str, length: int = 32) -> str:
-    """Return the host and process id of a worker; for other ids, the id without its middle."""
+    """Return the host and process id of a worker. Cut the middle out of any other long id."""
     name = short_holder(id)
     return name if len(name) <= length else f"{name[: length // 2 - 1]}…{name[-(length // 2) :]}"
 
@@ -122,7 +122,7 @@ def cut(text: str, length: int) -> str:
 
 
 def clipped(text: str, length: int) -> Markup:
-    """Return a text on one line, cut to a length, as HTML that isolates its direction of writing."""
+    """Return a text cut to a length, as HTML that isolates its writing direction."""
     return Markup("<bdi>{}</bdi>").format(cut(text, length))
 
 
@@ -170,9 +170,8 @@ class ValueView:
     """A value, or its beginning.
 
     Attributes:
-        type: Name of its type.
         size: Bytes of its JSON.
-        text: Indented JSON of the value, or the beginning of it.
+        text: Indented JSON, or its beginning.
         is_whole: Whether the text is complete.
         parts: The value as JSON types, if it is small enough to be folded; otherwise `None`.
         string: The text of a string, or its beginning; `None` for another value.
@@ -195,16 +194,15 @@ def view(value: Any, most: int = SHOWN, nodes: int = _MOST_NODES) -> ValueView:
     """Return a value as a page shows it.
 
     Args:
-        value: The value, of any type.
-        most: Maximum number of characters that are shown.
-        nodes: Maximum number of parts of a foldable value. A value with more parts is shown as text.
+        most: Maximum number of characters.
+        nodes: Maximum number of parts. A value with more parts is not foldable.
     """
     name = type(value).__name__
     data = to_json(value)
     # Convert the string through JSON, which replaces characters that a page cannot show.
     string = json.loads(to_json(value[:most])) if isinstance(value, str) else None
     if len(data) > most:
-        # Show the beginning of the compact JSON: it is readable, and indenting a value of megabytes would take long.
+        # Show compact JSON, because indenting a value of megabytes takes long.
         return ValueView(name, len(data), data[:most].decode("utf-8", "ignore"), False, None, string)
     # orjson would read integers of more than 64 bits as inexact numbers.
     parts = json.loads(data)
@@ -214,7 +212,7 @@ def view(value: Any, most: int = SHOWN, nodes: int = _MOST_NODES) -> ValueView:
 
 
 def views(values: Mapping[str, Any], most: int) -> dict[str, ValueView]:
-    """Return values as a page shows them, with a limit on the characters of all together."""
+    """Return values as a page shows them. `most` limits the characters of all values together."""
     found = {}
     nodes = _MOST_NODES_OF_ALL
     for name, value in values.items():
@@ -225,7 +223,7 @@ def views(values: Mapping[str, Any], most: int) -> dict[str, ValueView]:
 
 
 def _count(value: Any, most: int) -> int:
-    """Return the number of parts of a value at all depths. Counting stops above `most`."""
+    """Return the number of parts of a value at all depths. Stop counting above `most`."""
     if not isinstance(value, dict | list):
         return 1
     total = 1

@@ -1,7 +1,7 @@
 """Forms for answers to interrupts: the question, the offered answers, and the answer that a form gives.
 
-The module knows the requests of LangChain's approval middleware (one interrupt for all calls, or one for each), the
-requests of agent-inbox, the questions of the tool ledger, and schemas that list answers.
+The module knows the requests of LangChain's approval middleware (one interrupt for all calls, or one for each) and of
+agent-inbox, the questions of the tool ledger, and schemas that list answers.
 """
 
 from __future__ import annotations
@@ -56,11 +56,9 @@ class Review:
     """A call of a tool that waits for a decision.
 
     Attributes:
-        name: The tool.
         title: The tool with its arguments, on one line.
-        arguments: The arguments.
         description: Markdown that explains the call; may be empty.
-        decisions: The decisions that are allowed, as the answer names them.
+        decisions: The allowed decisions, as the answer names them.
         fields: The arguments, if they may be edited.
     """
 
@@ -83,7 +81,7 @@ class Form:
         question: Markdown of the question; may be empty.
         choices: The offered answers, each with its title and its JSON.
         rest: The rest of the interrupt's value; `None` if there is none.
-        key: Key of the action in the tool ledger whose outcome is asked for; `None` for other kinds.
+        key: Key of the ledger's action whose outcome is asked for; `None` for other kinds.
         id: Id that the ledger expects in the answer.
     """
 
@@ -97,7 +95,7 @@ class Form:
 
 
 def form_of(interrupt: PendingInterrupt) -> Form:
-    """Return the form of an interrupt's answer."""
+    """Return the form for answering an interrupt."""
     return form_for(interrupt.value, interrupt.response_schema)
 
 
@@ -126,9 +124,6 @@ def answer_of(form: Form, given: Mapping[str, str]) -> Any:
     `answer` is an answer as JSON or text. `choice` is an offered answer, as JSON. Otherwise `decision-N` is the
     decision about call N. A decision may need further fields: `argument-N-M` (argument M, edited), `more-N` (added
     arguments, as JSON), `respond-N` (the result of the call) and `reject-N` (why it is rejected).
-
-    Raises:
-        FormError: If the fields give no answer.
     """
     if given.get("choice", "").strip():
         return from_json(given["choice"], "the answer of the button")
@@ -173,12 +168,10 @@ def said(answer: Any) -> str:
 def unsent(form: Form | None, given: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the titles and texts that a person entered in a refused form.
 
-    Args:
-        form: The form, used to find edited arguments; `None` if unknown.
-        given: The fields that were sent.
+    Without the form, arguments that were not edited are returned, too.
     """
     found = []
-    # List the decision first. If it was made by a button, the browser has sent its field after the other fields.
+    # List the decision first. A browser sends the field of the pressed button last.
     for name, text in sorted(given.items(), key=lambda one: not one[0].startswith("decision-")):
         title = _title_of_field(form, name, text)
         if title is None or not text.strip():
@@ -191,7 +184,7 @@ def unsent(form: Form | None, given: Mapping[str, str]) -> list[tuple[str, str]]
 
 
 def _title_of_field(form: Form | None, name: str, text: str) -> str | None:
-    """Return the title of a field that a person fills in; `None` for another field."""
+    """Return the title of a field that a person fills in; `None` for other fields."""
     kind, *numbers = name.split("-")
     if kind not in _TITLES or not all(one.isdecimal() and len(one) < 5 for one in numbers):
         return None
@@ -211,17 +204,17 @@ def _title_of_field(form: Form | None, name: str, text: str) -> str | None:
 
 
 def asked_of(value: Any) -> str:
-    """Return a fingerprint of an interrupt's question. A form carries it and is refused if the question has changed."""
+    """Return a fingerprint of an interrupt's question. A form carries it, so that a changed question is noticed."""
     return hashlib.sha256(to_json(value)).hexdigest()[:16]
 
 
 def title_of(form: Form) -> str:
-    """Return a title for a question in a few words; may be empty."""
+    """Return a short title for a question; may be empty."""
     return _with_more([one.title for one in form.reviews])
 
 
 def tools_of(form: Form) -> str:
-    """Return the tools of a question in a few words; empty if it has no tools."""
+    """Return a short text for the tools of a question; empty if there are none."""
     return _with_more([one.name for one in form.reviews])
 
 
@@ -230,14 +223,14 @@ def _with_more(names: Sequence[str]) -> str:
 
 
 def key_of(value: Any) -> str | None:
-    """Return the key of the action whose outcome is asked for; `None` for another question."""
+    """Return the key of the action whose outcome is asked for; `None` for other questions."""
     if not isinstance(value, Mapping) or value.get("type") != OUTCOME_UNKNOWN:
         return None
     return str(value.get("key") or "")
 
 
 def split(value: Any) -> tuple[str, Any]:
-    """Return the question in a value, and the rest of the value; `None` if there is no rest."""
+    """Return the question in a value, and the rest of the value or `None`."""
     if isinstance(value, str):
         return value, None
     question, rest = split_question(value)
@@ -259,7 +252,6 @@ def _batched(requests: Sequence[Mapping[str, Any]], configs: Any) -> Iterable[Re
 
 
 def _review(request: Mapping[str, Any], decisions: tuple[str, ...]) -> Review:
-    """Return a call that LangChain's middleware asks about."""
     name, arguments = str(request.get("name") or "?"), request.get("args", request.get("arguments"))
     described = request.get("description")
     # The middleware's description ends with the call, which is shown separately.
@@ -268,7 +260,6 @@ def _review(request: Mapping[str, Any], decisions: tuple[str, ...]) -> Review:
 
 
 def _inbox(request: Mapping[str, Any]) -> Review:
-    """Return a call from a request in the format of agent-inbox."""
     action, config, described = request["action_request"], request.get("config"), request.get("description")
     offered = [name for name, key in _INBOX.items() if not isinstance(config, Mapping) or config.get(key)]
     text = described if isinstance(described, str) else ""
@@ -276,7 +267,6 @@ def _inbox(request: Mapping[str, Any]) -> Review:
 
 
 def _outcome(value: Mapping[str, Any], key: str) -> Form:
-    """Return the form of the ledger's question whether an action took effect."""
     question, rest = split({name: item for name, item in value.items() if name not in ("tool", "arguments", "type")})
     review = _made(str(value.get("tool") or "?"), value.get("arguments"), "", ())
     id = value.get("id")
@@ -305,7 +295,7 @@ def _text(value: Any) -> str:
 
 
 def _decision(kind: str, review: Review, number: int, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the decision about one call, in the format of the library that asks."""
+    """Return the decision about a call, in the format of the library that asks."""
     decision = given.get(f"decision-{number}", "")
     if decision not in review.decisions:
         allowed = ", ".join(review.decisions)
@@ -334,7 +324,6 @@ def _written(review: Review, number: int, given: Mapping[str, str]) -> str:
 
 
 def _is_edited(review: Review, number: int, given: Mapping[str, str]) -> bool:
-    """Return whether a person has changed or added arguments."""
     texts = (given.get(f"argument-{number}-{place}", one.text) for place, one in enumerate(review.fields))
     changed = (not is_same(text, one.text) for text, one in zip(texts, review.fields, strict=True))
     return any(changed) or bool(given.get(f"more-{number}", "").strip())
@@ -362,10 +351,7 @@ def _arguments(review: Review, number: int, given: Mapping[str, str]) -> Any:
 
 
 def _outcome_in(form: Form, given: Mapping[str, str]) -> Any:
-    """Return the decision about an action, as the ledger expects it.
-
-    If the question has an id, the answer is an object with the decision under this id.
-    """
+    """Return the decision about an action, as the ledger expects it."""
     decision, result = given.get("decision-0", ""), given.get("result", "")
     if decision not in OUTCOMES:
         raise FormError(f"choose one of {', '.join(OUTCOMES)}")
@@ -375,7 +361,6 @@ def _outcome_in(form: Form, given: Mapping[str, str]) -> Any:
 
 
 def _decisions_in(schema: Any) -> tuple[str, ...]:
-    """Return the decisions of the middleware that a JSON Schema allows."""
     if not isinstance(schema, Mapping):
         return ("approve", "reject")
     names = [_decision_in(one) for one in _branches(schema)]
@@ -389,7 +374,6 @@ def _decision_in(schema: Mapping[str, Any]) -> Any:
 
 
 def _branches(schema: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """Return the alternative schemas, one of which a value must match."""
     found = schema.get("oneOf") or schema.get("anyOf")
     definitions = schema.get("$defs")
     for one in found if isinstance(found, list) else [schema]:
@@ -401,7 +385,7 @@ def _branches(schema: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 
 def _choices_in(schema: Any) -> Iterable[tuple[str, str]]:
-    """Return the answers that a JSON Schema lists. `None` is left out, because it cannot be an answer."""
+    """Return the answers that a JSON Schema lists, without `None`, which cannot be an answer."""
     if not isinstance(schema, Mapping):
         return []
     if schema.get("type") == "boolean":

@@ -41,7 +41,7 @@ async def hold(call: PageCall) -> Done:
 
 
 async def release(call: PageCall) -> Done:
-    """End the hold that the page showed; refuse if another hold has taken its place."""
+    """End the hold that the page showed. Refuse if a newer hold has the same reason."""
     await check_sees_all(call)
     found = await call.thread_or_stub("update")
     await _release(call, found.thread_id, _reason(call), call.time("since"))
@@ -98,11 +98,7 @@ async def about_several(call: PageCall) -> dict[str, Any]:
 
 
 def _chosen(call: PageCall) -> list[tuple[str, str, datetime]]:
-    """Return the holds that a form names, each as JSON: its thread, its reason and its start.
-
-    Raises:
-        HTTPException: 422 if there is none, or one is not readable.
-    """
+    """Return the holds that a form names, each by its thread, its reason and its start."""
     found = []
     for name, value in call.form.items():
         if not name.startswith("hold "):
@@ -113,7 +109,7 @@ def _chosen(call: PageCall) -> list[tuple[str, str, datetime]]:
             if at.tzinfo is None or not isinstance(thread_id, str) or not isinstance(reason, str):
                 raise ValueError(value)
         except (ValueError, TypeError, RecursionError):
-            raise refuse(422, "a hold must be named by its thread, its reason and its start") from None
+            raise refuse(422, "a hold must be a JSON list of thread, reason, and start with time zone") from None
         found.append((thread_id, reason, at))
     if not found:
         raise refuse(422, "choose the holds to release")
@@ -128,11 +124,7 @@ def _reason(call: PageCall) -> str:
 
 
 async def _hold(call: PageCall, thread_id: str, reason: str) -> None:
-    """Place a hold on a thread.
-
-    Raises:
-        HTTPException: 409 with the name of another person who holds it for the same reason.
-    """
+    """Place a hold on a thread. Refuse if another person holds the thread for the same reason."""
     made = await call.state.threads.hold(thread_id, reason, by=call.actor)
     if made.held_by != call.actor:
         held = told_by("held", made.created_at, made.held_by)
@@ -146,10 +138,7 @@ async def _release(call: PageCall, thread_id: str, reason: str, since: datetime 
 
 
 async def _problem_of_release(call: PageCall, thread_id: str, reason: str, since: datetime | None) -> str | None:
-    """End a hold. Return `None` if this person has ended it, now or in an earlier call.
-
-    Otherwise return a text that says why the person has not ended it.
-    """
+    """End a hold. Return `None` if this person has ended it, now or earlier; otherwise return the reason why not."""
     if since is None:
         raise refuse(422, "since must be given: the time at which the hold began")
     try:

@@ -33,16 +33,14 @@ from langgraph_pgstate.threads.types import Thread
 _PAGE: Final = 30
 # Maximum number of interrupts that are read for a page, including answered interrupts.
 _SCAN: Final = 600
-# Maximum number of characters of a list's page, an interrupt's page, and a value. In HTML, one character may be written
-# as six.
+# Maximum number of characters of a list's page, an interrupt's page, and a value. HTML may write a character as six.
 _MOST_SHOWN: Final = 20_000
 _MOST_ALONE: Final = 36_000
 _SHOWN: Final = 3000
 # Estimated numbers of characters of the HTML of a form, and of a field.
 _FORM: Final = 250
 _FIELD: Final = 60
-# Maximum number of characters of an interrupt's question, and of the rest of the interrupt's value, on the pages of its
-# thread and its run.
+# Maximum number of characters of a question and of the rest of an interrupt's value, on the pages of threads and runs.
 _MOST_QUESTION: Final = 2000
 _MOST_REST: Final = 600
 _MOST_EDITED: Final = 12_000
@@ -54,12 +52,10 @@ class ReviewView:
 
     Attributes:
         title: The tool with its arguments, on one line.
-        name: The tool.
         description: Markdown that explains the call.
-        arguments: The arguments; `None` if there are none.
-        decisions: The decisions that are offered.
+        decisions: The offered decisions.
         fields: The arguments as fields, if they may be edited here.
-        is_too_long: Whether editable arguments are too long for fields here.
+        is_too_long: Whether the arguments are too long to be edited here.
     """
 
     title: str
@@ -96,7 +92,7 @@ async def interrupts(call: PageCall) -> Page:
         threads.append(_unused(one) if shows_answered else _shown(one, left))
         left -= threads[-1].pop("cost")
     for here, shown in enumerate(threads):
-        # The element to show after the answer: the thread, if it still waits, or its neighbour.
+        # After an answer, the page opens at this thread if it still waits, or else at its neighbour.
         waits = len(shown["interrupts"]) + shown["hidden"] > 1
         near = shown if waits else threads[here + 1 if here + 1 < len(threads) else here - 1]
         shown["place"] = f"thread-{near['thread_id']}"
@@ -132,11 +128,7 @@ async def answer(call: PageCall) -> Any:
 
 
 async def _too_late(call: PageCall, thread: Thread, interrupt_id: str) -> Any:
-    """Respond to a form for an interrupt that is not pending. The page says who answered it, and how.
-
-    Raises:
-        HTTPException: 404 if there is no such interrupt, for callers that want JSON.
-    """
+    """Respond to a form for an interrupt that is not pending. The page says who answered it, and how."""
     found = await call.state.interrupts.answered(thread.thread_id, interrupt_id)
     if found is None:
         if wants_json(call.request):
@@ -161,15 +153,8 @@ async def _again(
     """Return the page of an interrupt after a refused form, with the typed values.
 
     Args:
-        call: The request.
-        thread: The thread.
-        status: HTTP status.
-        problem: Why the form was refused.
         typed: The fields that were sent, if the form is shown again.
         unsent: The typed values by title, if the form is not shown again.
-
-    Raises:
-        HTTPException: With the same message, for callers that want JSON.
     """
     if wants_json(call.request):
         raise refuse(status, problem)
@@ -204,7 +189,7 @@ async def _alone(call: PageCall, thread: Thread, interrupt_id: str | None, answe
 
 
 async def _just_answered(call: PageCall) -> dict[str, Any] | None:
-    """Return the answer that the caller has just sent, for the notice that confirms it; `None` if there is none."""
+    """Return the answer that the caller has just sent, for the notice that confirms it."""
     thread_id, interrupt_id = call.query("of"), call.query("answered")
     if thread_id is None or interrupt_id is None or call.query("notice") != "interrupt.answer":
         return None
@@ -234,7 +219,6 @@ def asked_shown(id: object, value: Any) -> dict[str, Any]:
         "id": id,
         "question": question[:_MOST_QUESTION],
         "calls": [] if key is not None else [one.title for one in form_for(value).reviews],
-        # The question is shown once, before the rest of the value.
         "value": None if rest is None else view(rest, _MOST_REST),
         "key": key,
     }
@@ -252,7 +236,7 @@ def _told_of(given: Answer) -> str:
 
 def _answer_shown(thread: Thread, found: AnsweredInterrupt) -> dict[str, Any]:
     title = "" if found.interrupt is None else tools_of(form_of(found.interrupt))
-    # If the answer has a run, this run resumes the thread, so the page offers no button to resume the thread.
+    # The run of an answer resumes the thread, so the page needs no button for this.
     waits = found.answer.run_id is None and thread.head_checkpoint_id == found.answer.checkpoint_id
     return {
         "head": thread.head_checkpoint_id if waits and thread.status != "busy" else None,
@@ -267,7 +251,7 @@ def _answer_shown(thread: Thread, found: AnsweredInterrupt) -> dict[str, Any]:
 
 
 def _shown(found: InterruptedThread, most: int, most_each: int = _SHOWN) -> dict[str, Any]:
-    """Return a thread with its interrupts for a page, limited to a number of characters."""
+    """Return a thread with its interrupts, limited to a number of characters."""
     shown: list[dict[str, Any]] = []
     cost = 0
     for one in found.interrupts:
@@ -299,7 +283,7 @@ def _unused(found: InterruptedThread) -> dict[str, Any]:
 
 
 def _interrupt_shown(interrupt: PendingInterrupt, most: int) -> dict[str, Any]:
-    """Return an interrupt with the form of its answer. A form that is too long is left out."""
+    """Return an interrupt with the form of its answer, if the form is not too long."""
     form = form_of(interrupt)
     reviews, cost = _reviews_shown(form, most)
     size = max(200, most - cost)
@@ -314,7 +298,7 @@ def _interrupt_shown(interrupt: PendingInterrupt, most: int) -> dict[str, Any]:
         "error": interrupt.error,
         "asked": asked_of(interrupt.value),
         "kind": form.kind,
-        # If too little space is left on the page, the interrupt is shown without its form.
+        # If little space is left on the page, the interrupt is shown without its form.
         "is_brief": len(reviews) < len(form.reviews) or most < _FORM,
         "reviews": reviews,
         "count": len(form.reviews),
@@ -330,7 +314,7 @@ def _interrupt_shown(interrupt: PendingInterrupt, most: int) -> dict[str, Any]:
 
 
 def _reviews_shown(form: Form, most: int) -> tuple[Sequence[ReviewView], int]:
-    """Return as many of the calls as fit, and their approximate number of characters."""
+    """Return as many calls as fit, and their approximate number of characters."""
     shown: list[ReviewView] = []
     cost = 0
     for place, one in enumerate(form.reviews):

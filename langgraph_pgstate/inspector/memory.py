@@ -1,4 +1,4 @@
-"""The pages of long-term memory: items, their versions, and the origin of each version."""
+"""The pages of long-term memory: items, their versions and origins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS: Final = ("fact", "preference", "interaction", "summary", NOTES)
 _PAGE: Final = 50
 _VERSIONS: Final = 20
 _CAUSED: Final = 100
-# Maximum number of characters of a value in a list, of a version, and of a value that can be edited here.
+# Maximum number of characters of a value in a list, of a version, and of an editable value.
 _LINE: Final = 240
 _SHOWN: Final = 6000
 _MOST_EDITED: Final = 60_000
@@ -111,8 +111,7 @@ async def _item(call: PageCall, problem: str = "", status: int = 200) -> Page:
         "compared": await _compared(call, namespace, key, versions),
         "form": None if found is None else _form(key, found, typed),
         "problem": problem,
-        # The version that the form changes. After a refusal this is the version that the page now shows, so that the
-        # person can send the form again.
+        # The version that the page shows. After a refusal, the person can send the form again.
         "expected": 0 if found is None else found.version,
     }
     title = _title(key, found.value, found.kind) if found is not None else key
@@ -136,11 +135,7 @@ async def edit(call: PageCall) -> Any:
 
 
 async def _refused(call: PageCall, problem: str, status: int) -> Page:
-    """Return the page of an item after a refused change, with the typed values.
-
-    Raises:
-        HTTPException: With the same message, for callers that want JSON, or if the item is deleted.
-    """
+    """Return the page of an item after a refused change, with the typed values."""
     if wants_json(call.request):
         raise refuse(status, problem)
     try:
@@ -178,11 +173,7 @@ async def restore(call: PageCall) -> Done:
 
 
 async def about(call: PageCall) -> dict[str, Any]:
-    """Return the values of the page that asks whether to forget an item.
-
-    Raises:
-        HTTPException: 404 if there is no such item.
-    """
+    """Return the values of the page that asks whether to forget an item."""
     await check_sees_memory(call, "delete", namespace_in(call))
     found = await store_of(call).inspect(namespace_in(call), call.path("key"))
     if found is None:
@@ -191,7 +182,7 @@ async def about(call: PageCall) -> dict[str, Any]:
 
 
 async def kept(call: PageCall, thread_id: str, message_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the memories that messages of a thread caused, by message. Callers who may not see memories get none."""
+    """Return the memories that messages caused, by message. A caller who may not see memories gets none."""
     if not message_ids or not await sees_memory(call, "search"):
         return {}
     found: dict[str, list[dict[str, Any]]] = {}
@@ -202,17 +193,13 @@ async def kept(call: PageCall, thread_id: str, message_ids: Sequence[str]) -> di
 
 
 def store_of(call: PageCall) -> AsyncPGMemoryStore:
-    """Return the server's store, which may have search indexes, if it is one of this package; else `state.memory`."""
+    """Return the server's store, which may have search indexes, if it is of this package; else `state.memory`."""
     store = call.service.store
     return store if isinstance(store, AsyncPGMemoryStore) else call.state.memory
 
 
 def labels_in(text: str) -> tuple[str, ...]:
-    """Return the labels of a namespace in the form of `namespace_text`.
-
-    Raises:
-        HTTPException: 422 if a label is empty.
-    """
+    """Return the labels of a namespace in the form of `namespace_text`."""
     labels = tuple(label.replace("~1", "/").replace("~0", "~") for label in text.strip("/").split("/"))
     if "" in labels:
         raise refuse(422, f"namespace must be labels with slashes between them, like memories/user/eve, not {text!r}")
@@ -245,7 +232,7 @@ async def _deletion(call: PageCall, namespace: Sequence[str], key: str) -> tuple
 
 
 def stale(call: PageCall, error: StaleMemoryError) -> str:
-    """Return the message of a refusal: who changed or deleted the item meanwhile, and when."""
+    """Return the message of a refusal: who changed or deleted the item, and when."""
     what = "changed" if error.found else "forgotten"
     if error.changed_at is None:
         return "It is gone: it was deleted or has expired. Nothing was changed by you."
@@ -253,11 +240,6 @@ def stale(call: PageCall, error: StaleMemoryError) -> str:
 
 
 def _edited(call: PageCall, found: StoredItem) -> dict[str, Any]:
-    """Return the value that a form gives.
-
-    Raises:
-        HTTPException: 422 if the form gives no usable value.
-    """
     if found.kind == NOTES:
         texts = {name: call.form.get(name, "").strip() for name in TEXTS}
         lists = {name: [line.strip() for line in call.form.get(name, "").split("\n") if line.strip()] for name in LISTS}
@@ -322,7 +304,6 @@ def _words(key: str, value: Mapping[str, Any], kind: str | None) -> str:
 
 
 def _line(found: StoredItem) -> dict[str, Any]:
-    """Return an item as a list shows it."""
     return {
         **_without(found, "value", "message"),
         "namespace": [*found.namespace],
@@ -362,7 +343,7 @@ def _facts(version: MemoryVersion) -> dict[str, Any]:
 
 
 def _versions(key: str, found: Sequence[MemoryVersion]) -> list[dict[str, Any]]:
-    """Return versions, each with its differences from the version before."""
+    """Return versions, each with its differences from the version before it."""
     shown = []
     for place, one in enumerate(found[:_VERSIONS]):
         text = _words(key, one.value, one.kind)
@@ -386,11 +367,7 @@ def _difference(before: str | None, after: str) -> dict[str, Any]:
 async def _compared(
     call: PageCall, namespace: tuple[str, ...], key: str, found: Sequence[MemoryVersion]
 ) -> dict[str, Any] | None:
-    """Return the differences between the two versions that the address names; `None` if it names no versions.
-
-    Raises:
-        HTTPException: 404 if there is no such version.
-    """
+    """Return the differences between the two versions that the address names, if any."""
     if call.query("a") is None or call.query("b") is None:
         return None
     texts = []

@@ -30,14 +30,12 @@ def is_safe_link(url: str) -> bool:
 
 
 def is_safe_image(url: str) -> bool:
-    """Return whether an image is a data URL. No image is loaded from another site."""
+    """Return whether an image is a data URL. A page loads no image from another site."""
     return _IMAGE.match(url) is not None
 
 
 def to_html(text: str) -> Markup:
-    """Return Markdown as HTML. HTML in the Markdown is shown as text.
-
-    Only links to sites and e-mail addresses stay links.
+    """Return Markdown as HTML. Raw HTML is shown as text. Only links to sites and e-mail addresses stay links.
 
     Text whose HTML would be many times as long, like a table of empty cells, is shown unchanged.
     """
@@ -90,7 +88,7 @@ def _draw_image(self: Any, tokens: Sequence[Token], index: int, options: Any, en
     token = tokens[index]
     if is_safe_image(str(token.attrGet("src") or "")):
         return str(self.image(tokens, index, options, env))
-    # Show a text in place of an image, because loading the image would tell its site who reads the page.
+    # Show text instead of the image, because a request for the image would tell its site who reads the page.
     token.tag, token.nesting = "span", 1
     token.attrs.clear()
     opening = str(self.renderToken(tokens, index, options, env))
@@ -102,7 +100,7 @@ MOST_MESSAGES: Final = 50
 _MOST_TEXT: Final = 40_000
 _MOST_IMAGE: Final = 60_000
 _MOST_FILES: Final = 20
-# Maximum number of messages that are shown after the requested message. All of them fit on a page.
+# Number of messages after the requested message, few enough that all fit on the page.
 _AFTER: Final = 4
 _GIST: Final = 200
 _ROLES: Final = {"user": "human", "assistant": "ai", "developer": "system"}
@@ -113,13 +111,7 @@ _IMAGE_TYPES: Final = ("image/png", "image/gif", "image/jpeg", "image/webp")
 
 @dataclass(frozen=True, slots=True)
 class ToolCallView:
-    """A call of a tool that a message asks for.
-
-    Attributes:
-        name: The tool.
-        id: The call's id.
-        arguments: The call's arguments.
-    """
+    """A call of a tool that a message asks for."""
 
     name: str
     id: str | None
@@ -131,12 +123,11 @@ class FileView:
     """A file of a message, or an image that is too large for the page or not in the message.
 
     Attributes:
-        part: Index of the file's part in the content of the message, from 0.
+        part: Index of the part in the content of the message, from 0.
         kind: `image`, `file`, `audio`, `video` or `document`.
-        name: Name of the file.
         type: Media type that the message gives.
         size: Bytes of the file; `None` if its data is not in the message.
-        url: Address of the file, if its data is not in the message.
+        url: Address of a file whose data is not in the message.
     """
 
     part: int
@@ -160,18 +151,14 @@ class MessageView:
         number: Index of the message in the channel, from 0.
         role: `system`, `human`, `ai`, `tool` or another.
         name: Name of the agent or of the tool.
-        id: Id of the message.
-        text: Text of the message, or the beginning.
+        text: Text of the message, or its beginning.
         size: Characters of the whole text.
-        reasoning: Reasoning of the model, or the beginning.
+        reasoning: Reasoning of the model, or its beginning.
         reasoning_size: Characters of the whole reasoning; 0 for none.
-        images: Addresses of images, each with its data in it.
+        images: Data URLs of images.
         files: Files, sounds, and images that are too large for the page or not in the message.
         others: Number of parts of other kinds.
-        tool_calls: The tool calls that the message asks for.
         tool_call_id: The tool call whose result the message is.
-        input_tokens: Input tokens as the model reported them.
-        output_tokens: Output tokens as the model reported them.
         is_failed: Whether the message is the error of a tool.
     """
 
@@ -211,7 +198,7 @@ class Conversation:
         channel: The channel; `None` if the state has no messages.
         messages: The messages, oldest first.
         count: Number of all messages of the channel.
-        hit: Index of the requested message; `None` if the channel lacks it.
+        hit: Index of the requested message, if the channel has it.
     """
 
     channel: str | None
@@ -236,10 +223,9 @@ def conversation(
     """Return the last messages of a channel, as many as a page shows.
 
     Args:
-        values: The state.
         channel: The channel; by default `messages`, or else a channel that has messages.
         before: Only messages before this index.
-        message_id: Only messages up to this message and a few after it.
+        message_id: Only messages up to this message, and a few after it.
     """
     if channel is None:
         channel = next((name for name in ("messages", *values) if is_conversation(values.get(name))), None)
@@ -266,7 +252,7 @@ def _place(messages: Sequence[Any], id: str) -> int | None:
 
 
 def is_conversation(value: Any) -> bool:
-    """Return whether a value is a list of chat messages: LangChain messages, or dicts with a role and a content."""
+    """Return whether a value is a list of chat messages, and not empty."""
     return isinstance(value, list) and bool(value) and all(map(is_message, value))
 
 
@@ -300,7 +286,7 @@ def text_of(content: Any) -> str:
 def file_of(message: Any, part: int) -> tuple[str, bytes] | None:
     """Return the media type and the data of a file in a message; `None` if there is no file at this index.
 
-    The type is an image type that browsers may show, or else `application/octet-stream`.
+    The type of a file that is no image is `application/octet-stream`, so that browsers do not open the file.
     """
     content = _fields(message).get("content")
     given = content[part] if isinstance(content, list) and part < len(content) else None
@@ -353,7 +339,7 @@ def _view(number: int, message: Mapping[str, Any], most: int) -> MessageView:
 
 
 def _content(content: Any) -> tuple[str, str, list[str], list[FileView], int]:
-    """Return the text of a message, its reasoning, its images, its files, and the number of its other parts."""
+    """Return the text of a message, its reasoning, images and files, and the number of other parts."""
     if isinstance(content, str):
         return content, "", [], [], 0
     if not isinstance(content, list):
@@ -380,13 +366,13 @@ def _content(content: Any) -> tuple[str, str, list[str], list[FileView], int]:
             else:
                 others += 1
         elif kind not in ("tool_use", "tool_call", "tool_calls", "function_call"):
-            # Parts that are tool calls are not counted: the page shows them from the message's `tool_calls`.
+            # The page shows tool calls from the message's `tool_calls`.
             others += 1
     return "\n\n".join(texts), "\n\n".join(filter(None, thoughts)), images, files, others
 
 
 def _reasoning(part: Mapping[str, Any]) -> str:
-    """Return the model's reasoning in a part of a message. Knows the formats of several providers."""
+    """Return the reasoning in a part of a message, in the formats of several providers."""
     if part.get("type") == "redacted_thinking":
         return "(encrypted by the provider)"
     for name in ("reasoning", "thinking", "text", "reasoning_content"):
@@ -400,7 +386,7 @@ def _reasoning(part: Mapping[str, Any]) -> str:
 
 
 def _file(place: int, part: Mapping[str, Any]) -> tuple[FileView, str | None]:
-    """Return a file, and the data URL of an image whose data is in the message."""
+    """Return a file and, for an image in the message, its data URL."""
     type, data, url = _source(part)
     inner = part.get("file")
     names = (part, inner) if isinstance(inner, Mapping) else (part,)
@@ -415,7 +401,7 @@ def _file(place: int, part: Mapping[str, Any]) -> tuple[FileView, str | None]:
 
 
 def _source(part: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
-    """Return the media type, base64 data and address of a file. Knows the formats of several providers."""
+    """Return the media type, base64 data and address of a file, in the formats of several providers."""
     kind = str(part["type"])
     given = next((part[name] for name in (kind, "source", "image_url", "file") if name in part), part)
     if isinstance(given, str):

@@ -19,7 +19,7 @@ from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.threads.types import Thread
 
-# Browsers and servers interpret these segments of a path, even when they are percent-encoded.
+# Browsers and servers interpret these parts of a path, even percent-encoded.
 _SPECIAL = re.compile(r"~|/|\\|[\x00-\x1f\x7f]|^\.+$")
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
 
@@ -30,9 +30,9 @@ class PageCall(Call):
 
     Attributes:
         form: The fields of the form that was sent.
-        person: Name of the person who acts; `None` if unknown.
+        person: Name of the person who acts, if known.
         may_act: Whether the person may use the actions of pages.
-        token: The value that forms carry as `token`, so that no page of another site can send them.
+        token: Secret that every form must carry as `token`. Pages of other sites do not know it.
     """
 
     form: Mapping[str, str] = field(default_factory=dict)
@@ -40,48 +40,31 @@ class PageCall(Call):
     may_act: bool = False
     token: str = ""
 
-    # `Call` is named below, because `super()` does not work in a dataclass with slots.
+    # `super()` does not work in a dataclass with slots, so these methods name `Call`.
     def path(self, name: str) -> str:
         """Return a part of the path, decoded from the form that `segment` makes."""
         return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), Call.path(self, name))
 
     async def thread(self, action: str, value: dict[str, Any] | None = None) -> Thread:
-        """Return the thread that the path names, if the caller may do the action on it, and it is not archived.
-
-        Raises:
-            HTTPException: 403 or 404 otherwise.
-            ThreadArchivedError: If it is archived.
-        """
+        """Return the thread that the path names. Refuse an archived thread, and a caller who may not do the action."""
         found = await self.thread_or_stub(action, value)
         if found.archived_at is not None:
             raise ThreadArchivedError(found.thread_id, "", found.archived_at)
         return found
 
     async def thread_or_stub(self, action: str, value: dict[str, Any] | None = None) -> Thread:
-        """Return the thread that the path names, even if it is archived, if the caller may do the action on it.
-
-        Raises:
-            HTTPException: 403 or 404 otherwise.
-        """
+        """Return the thread that the path names, even if archived. Refuse a caller who may not do the action."""
         return await Call.thread(self, action, value)
 
     @property
     def actor(self) -> str:
-        """Name of the person who acts.
-
-        Raises:
-            HTTPException: 403 if the name is not known.
-        """
+        """Name of the person who acts. A request without a name is refused."""
         if self.person is None:
             raise refuse(403, "an action needs the name of a person")
         return self.person
 
     async def visible(self, thread_id: str, scope: Alternatives | None) -> Thread:
-        """Return a thread that the caller may see.
-
-        Raises:
-            HTTPException: 404 if there is no such thread. A person who may see all threads also sees who deleted it.
-        """
+        """Return a thread that the caller may see. Tell a caller who sees all threads who deleted a missing thread."""
         found = await self.state.threads.get(thread_id, scope=scope)
         if found is None:
             raise await gone(self, thread_id) if scope is None else missing("thread", thread_id)
@@ -89,11 +72,7 @@ class PageCall(Call):
 
     @property
     def nonce(self) -> str:
-        """The id of a form. The object that the form creates gets this id, so that a form sent twice acts once.
-
-        Raises:
-            HTTPException: 422 if the form has no valid id.
-        """
+        """Id of a form. The object that the form creates gets this id, so that a form sent twice acts once."""
         given = self.field("nonce")
         try:
             return str(uuid7() if given is None else UUID(given))
@@ -102,19 +81,11 @@ class PageCall(Call):
 
     @property
     def seen_at(self) -> datetime | None:
-        """The time at which the page of the form was made; `None` if the form does not say.
-
-        Raises:
-            HTTPException: 422 if the field is not a time with a time zone.
-        """
+        """Time at which the page of the form was made; `None` if unknown."""
         return self.time("seen")
 
     def time(self, name: str) -> datetime | None:
-        """Return a field of the form that is a time; `None` if it is missing.
-
-        Raises:
-            HTTPException: 422 if the field is not a time with a time zone.
-        """
+        """Return a field of the form as a time with a time zone; `None` if the field is missing."""
         given = self.field(name)
         try:
             found = None if given is None else datetime.fromisoformat(given)
@@ -142,22 +113,20 @@ class PageCall(Call):
         await self.state.events.add(thread_id, "action", payload, checkpoint_id=checkpoint_id, run_id=run_id)
 
     def link(self, /, *parts: str, **query: Any) -> str:
-        """Return the address of a page of the inspector, from the parts of its path and its query."""
+        """Return the address of a page of the inspector."""
         return address(self.base, *parts, **query)
 
     @property
     def base(self) -> str:
-        """The path below which the pages are."""
+        """Path below which the pages are."""
         return str(self.request.scope.get("root_path", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: its data and the template that shows them. The data are also the page's JSON.
+    """A page: its data, which are also its JSON, and the template that shows them.
 
     Attributes:
-        template: File name of the template.
-        title: Title of the page.
         data: The data, by the names that the template uses.
         is_live: Whether an open page refreshes itself.
         status: HTTP status; not 200 for a refusal that shows the form again.
@@ -179,9 +148,8 @@ class Done:
     Attributes:
         location: Address of the page that shows the result; see `PageCall.link`.
         data: Data about the result, for callers that want JSON.
-        cookies: Cookies to set, by name.
         thread_id: Thread that can resume now; the notice links to it.
-        query: Parameters for `location` that say more about the result.
+        query: Further parameters for `location`.
         place: Id of the element to show on the page at `location`.
     """
 
@@ -199,14 +167,12 @@ class PageRoute:
 
     Attributes:
         name: Name, like `threads` or `thread.fork`.
-        method: `GET` for a page, `POST` for an action.
         path: The path below `/ui`, with parameters in braces.
         handler: Responds to a request with a page, a response, or the end of an action.
         notice: Sentence that is shown after the action.
-        needs_person: Whether an action needs a person who may act and whose name is known. `False` only for the action
-            that asks for the name.
+        needs_person: Whether an action needs the name of a person. Only the action that asks for the name does not.
         question: Text that asks for confirmation of an action that cannot be undone; empty for other actions.
-        about: Returns the values that the confirmation page shows about the action's object.
+        about: Returns further values for the page that asks for confirmation.
     """
 
     name: str
@@ -229,8 +195,7 @@ class Link:
     """An entry of the navigation.
 
     Attributes:
-        name: Name of the page's route; also the first part of its path.
-        title: Text of the entry.
+        name: Name of the page's route, and first part of its path.
         keys: Keyboard keys that open the page.
     """
 
@@ -240,24 +205,18 @@ class Link:
 
 
 def own_path(call: PageCall, path: str | None) -> str | None:
-    """Return the path that a form or an address has, if it leads to a page of the inspector."""
+    """Return a path if it leads to a page of the inspector; otherwise `None`."""
     is_own = path is not None and path.startswith(f"{call.base}/") and "\\" not in path and "//" not in path
     return path if is_own and path is not None and path.isprintable() else None
 
 
 def segment(text: str) -> str:
-    """Return an id encoded as one part of a path. `PageCall.path` decodes it."""
+    """Return an id as one part of a path. `PageCall.path` decodes it."""
     return quote(_SPECIAL.sub(lambda match: "".join(f"~{ord(char):02X}" for char in match[0]), text), safe="~")
 
 
 def address(base: str, /, *parts: str, **query: Any) -> str:
-    """Return the address of a page.
-
-    Args:
-        base: The path below which the pages are.
-        parts: The parts of its path; ids need no encoding.
-        query: The parameters. Values `None` and `""` are left out.
-    """
+    """Return the address of a page below `base`. Parameters that are `None` or empty are left out."""
     given = {name: value for name, value in query.items() if value is not None and value != ""}
     path = "/".join([base, *map(segment, parts)])
     return f"{path}?{urlencode(given)}" if given else path

@@ -1,6 +1,6 @@
 """Plots as SVG: positions and sizes of the shapes that templates draw.
 
-The pages' Content-Security-Policy forbids `style` attributes, so templates need numbers for attributes of SVG.
+The pages' Content-Security-Policy forbids `style` attributes, so shapes get numbers as SVG attributes.
 """
 
 from __future__ import annotations
@@ -19,16 +19,10 @@ _LINES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a plot.
+    """A column of a plot, with its rectangle.
 
     Attributes:
-        day: Its day.
-        value: Its value.
-        x: Its left edge.
-        width: Its width.
-        y: Its upper edge.
-        height: Its height.
-        is_labelled: Whether its day is written below it.
+        is_labelled: Whether the day is written below the column.
     """
 
     day: date
@@ -42,13 +36,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Columns, one for each day, and horizontal lines with their values.
+    """A column for each day, and horizontal lines.
 
     Attributes:
-        columns: The columns.
-        lines: Height and value of each line.
-        width: Width of the drawing.
-        height: Height of the drawing.
+        lines: `y` and value of each line.
     """
 
     columns: tuple[Column, ...]
@@ -77,7 +68,7 @@ def columns(values: Sequence[tuple[date, float]]) -> Plot:
 
 
 def nice(value: float) -> float:
-    """Return a round number not less than a value: 1, 2, 4, 5 or 10 times a power of ten. Return 0 for no value."""
+    """Round a value up to 1, 2, 4, 5 or 10 times a power of ten."""
     if value <= 0:
         return 0.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -85,7 +76,7 @@ def nice(value: float) -> float:
 
 
 def line(values: Sequence[float], width: int = 160, height: int = 32) -> str:
-    """Return the points of a line through some values, for `<polyline>`; empty for fewer than two."""
+    """Return the points of a `<polyline>` through some values; empty for fewer than two values."""
     if len(values) < 2:
         return ""
     least, most = min(values), max(values)

@@ -75,16 +75,13 @@ async def erase(call: PageCall) -> Done:
 
 
 def _done(call: PageCall, what: dict[str, str | None], erasure_id: str, *, is_complete: bool) -> Done:
-    """Return the end of an erasure: a link to its receipt, or, if data is left, to the page that names this data."""
+    """Return the end of an erasure: a link to its receipt or, if data is left, to the page that names this data."""
     location = call.link("privacy", "receipts", erasure_id) if is_complete else call.link("privacy", **what)
     return Done(location, {"erasure_id": erasure_id, "is_complete": is_complete})
 
 
 async def _since(call: PageCall) -> str:
-    """Return who made the newest erasure, as the end of a sentence.
-
-    The text is empty if no erasure was made since the page with the form was made.
-    """
+    """Return who erased data since the page was made, as the end of a sentence; empty if nobody did."""
     for newest in (await call.state.privacy.receipts(limit=1)).items:
         if call.seen_at is not None and newest.started_at >= call.seen_at - MOMENT:
             event = await last_action(call, place_of(newest.erasure_id), ("erase",))
@@ -93,11 +90,7 @@ async def _since(call: PageCall) -> str:
 
 
 async def receipt(call: PageCall) -> Page:
-    """Show an erasure and its receipt.
-
-    The page says whether the receipt is unchanged since it was signed, and whether it is about the subject that the
-    address names.
-    """
+    """Show an erasure, and whether its receipt is unchanged and about the subject that the address names."""
     await check_sees_all(call)
     found = await _erasure(call)
     what = {name: call.query(name) or None for name in _FIELDS}
@@ -109,7 +102,7 @@ async def receipt(call: PageCall) -> Page:
         except ConfigurationError as error:
             problem = str(error)
             verdict = call.state.privacy.verify(found.receipt, key)
-    # Show the signed receipt instead of the row's columns, which are not signed.
+    # The receipt is signed; the columns of the row are not.
     said: Mapping[str, Any] = found.receipt or {"counts": found.counts}
     is_own = found.receipt is None or found.receipt.get("receipt_id") == found.erasure_id
     event = await last_action(call, place_of(found.erasure_id), ("erase",))
@@ -127,7 +120,7 @@ async def receipt(call: PageCall) -> Page:
 
 
 async def download(call: PageCall) -> Response:
-    """Return a receipt as a file, as `pgstate privacy verify` reads it."""
+    """Return a receipt as a file that `pgstate privacy verify` reads."""
     await check_sees_all(call)
     found = await _erasure(call)
     if found.receipt is None:

@@ -1,4 +1,4 @@
-"""The page of the queue: queued runs, dead letters (failed runs to retry or discard), schedules and workers."""
+"""The page of the queue: queued runs, dead letters, schedules, webhooks and workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORKERS: Final = 50
 
 
 async def queue(call: PageCall) -> Page:
-    """Show numbers of runs, the workers, and a list of queued runs, dead letters, schedules or failed webhooks."""
+    """Show counts, workers, limits, and a list of queued runs, dead letters, schedules or failed webhooks."""
     show = call.query("show") or SHOWN[0]
     if show not in SHOWN:
         raise refuse(422, f"show must be one of {', '.join(SHOWN)}, not {show!r}")
@@ -63,8 +63,7 @@ async def drain(call: PageCall) -> Done:
     await check_sees_all(call)
     worker_id = call.path("worker_id")
     is_known = await call.state.runs.drain(worker_id, by=call.actor)
-    # If several persons drain a worker, only the first is recorded. The others are told who it was, even if the worker
-    # has ended meanwhile.
+    # Only the first person is recorded. Tell a later person who drained the worker, even if the worker has ended.
     event = await last_action(call, f"worker:{worker_id}", ("drain",))
     if not is_known and event is None:
         raise missing("worker", worker_id)
@@ -97,15 +96,11 @@ async def trigger(call: PageCall) -> Done:
 
 
 async def _set(call: PageCall, action: str, method: Callable[..., Awaitable[Schedule]]) -> Done:
-    """Pause or resume a schedule.
-
-    Raises:
-        HTTPException: 409 with the name of another person who did the same before.
-    """
+    """Pause or resume a schedule. Refuse if another person did the same before."""
     name = call.path("name")
     await check_sees_crons(call, "update", name)
     found = await method(name, by=call.actor)
-    # If several persons do the same, only the first is recorded. The others are told who it was.
+    # Only the first of several persons is recorded.
     event = await last_action(call, f"schedule:{name}", (action,))
     if event is not None and not is_by(event, call.actor):
         raise refuse(409, f"schedule {name!r} was {told(event)}")

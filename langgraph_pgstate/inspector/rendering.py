@@ -71,7 +71,7 @@ def environment() -> Environment:
 
 
 def preload() -> None:
-    """Compile all templates, so that no request has to wait for compilation."""
+    """Compile all templates, so that no request waits for compilation."""
     for name in environment().list_templates():
         environment().get_template(name)
 
@@ -86,14 +86,7 @@ def wants_json(request: Request) -> bool:
 
 
 def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str = "") -> Response:
-    """Return a page as HTML or JSON, as the request asks.
-
-    Args:
-        call: The request.
-        page: The page.
-        navigation: Entries of the navigation.
-        notice: A sentence above the page.
-    """
+    """Return a page as HTML or JSON, as the request asks. The notice is a sentence above the page."""
     if wants_json(call.request):
         return answer(page.data, page.status)
     text = environment().get_template(page.template).render(_shown(call, page, navigation, notice))
@@ -101,7 +94,7 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
 
 
 def _shown(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str = "") -> dict[str, Any]:
-    """Return the variables of a page's template. Needs no connection."""
+    """Return the variables of a page's template, without a connection to the database."""
     now = datetime.now(UTC)
     query = dict(call.request.query_params)
     for left_out in ("notice", "of", "answered", "waits", "format"):
@@ -127,7 +120,7 @@ def _shown(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
         "ago": partial(_ago, now),
         "link": partial(address, call.base),
         "here": here,
-        # The response to an action has no address to come back to.
+        # The address of an action is no page to come back to.
         "way_back": here() if call.request.method == "GET" else None,
         "static": partial(static_address, call.base),
         "query": query,
@@ -143,15 +136,10 @@ def render_refusal(
     call: PageCall | None = None,
     navigation: tuple[Link, ...] = (),
 ) -> Response:
-    """Return a page that says why a request was refused. Needs no connection.
+    """Return a page that says why a request was refused. It needs no connection to the database.
 
     Args:
-        request: The request.
-        status: HTTP status.
-        detail: The reason.
-        headers: Headers of the response.
         call: The request as a `PageCall`, if the sender may see pages. The page then has the navigation.
-        navigation: Entries of the navigation.
     """
     title = _REFUSALS.get(status, "Something went wrong")
     data: dict[str, Any] = {"status": status, "detail": formatting.sentence(detail)}
@@ -168,7 +156,7 @@ def render_refusal(
 
 
 def _way_back(call: PageCall) -> tuple[str, str] | None:
-    """Return the page from which a refused form probably came, and the text of a link to it."""
+    """Return the page from which a refused form probably came, and the text of a link to the page."""
     if call.request.method != "POST":
         return None
     parts = call.request.path_params

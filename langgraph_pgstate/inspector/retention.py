@@ -1,4 +1,4 @@
-"""The pages of retention policies: for each policy, the threads that it selects, its effects, and a form."""
+"""The pages of retention policies: the threads that a policy selects, its effects, and its form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TEXTS: Final = ("agent", "tenant_id", "user_id", "status", "archive_to")
 _AGES: Final = ("content_after", "prune_after", "archive_after", "delete_after")
 _FIELDS: Final = ("name", *_TEXTS, "metadata", *_AGES, "keep_last")
 _SELECTORS: Final = ("agent", "tenant_id", "user_id", "status", "metadata")
-# Time that a dry run may take before the page shows what it has found so far.
+# Time after which a dry run stops, and the page shows its counts so far.
 _DRY_RUN: Final = timedelta(seconds=10)
 _SINGULAR: Final = {"d": 86400, "h": 3600, "m": 60}
 
@@ -61,10 +61,7 @@ async def new(call: PageCall) -> Page:
 
 
 async def store(call: PageCall) -> Page | Done:
-    """Store a policy, unless it has changed since the person saw it. First show its effects and ask for confirmation.
-
-    After a refusal, the form is shown with the person's texts.
-    """
+    """Store a policy, unless it has changed since the person saw it. First, show its effects and ask."""
     await check_sees_all(call)
     typed = {name: call.form.get(name, "") for name in _FIELDS}
     expected = _expected(call)
@@ -76,8 +73,8 @@ async def store(call: PageCall) -> Page | Done:
         return _form(call, typed, await _policy(call, name), expected=expected, problem=str(error), status=422)
     found = await _policy(call, name)
     if digests := _digests(call, found):
-        why = f"of its metadata, only digests of {', '.join(digests)} are stored"
-        raise refuse(409, f"a form cannot change policy {name!r}: {why}. Use `state.retention.put`")
+        why = f"only digests of {', '.join(digests)} in its metadata are stored"
+        raise refuse(409, f"a form cannot change policy {name!r}, because {why}. Use `state.retention.put`")
     if call.field("step") == "form":
         return _form(call, typed, found, expected=expected)
     if call.field("sure") is None and not wants_json(call.request):
@@ -133,11 +130,7 @@ async def _policy(call: PageCall, name: str) -> Policy | None:
 
 
 async def _dry_run(call: PageCall, name: str) -> dict[str, Any]:
-    """Return the effects of a policy if it were applied now, or the reason why they are not known.
-
-    Raises:
-        HTTPException: 403 if pages are read-only here, because a dry run takes locks for a moment.
-    """
+    """Return what a policy would do now. Only persons who may act may ask, because a dry run takes locks."""
     if not call.may_act:
         raise refuse(403, "pages are read-only here")
     try:
@@ -148,7 +141,7 @@ async def _dry_run(call: PageCall, name: str) -> dict[str, Any]:
 
 
 async def _stale(call: PageCall, typed: Mapping[str, str], found: Policy | None) -> Page:
-    """Return the form again with the person's texts, and with the stored policy's version."""
+    """Return the form with the person's texts and the stored policy."""
     return _form(call, typed, found, problem=await _told(call, typed["name"].strip()), status=409)
 
 
@@ -192,11 +185,7 @@ def _expected(call: PageCall) -> int:
 
 
 def _fields(typed: Mapping[str, str]) -> Any:
-    """Return the fields of a policy from the texts of a form.
-
-    Raises:
-        ConfigurationError: If a text cannot be parsed.
-    """
+    """Return the fields of a policy from the texts of a form."""
     given = {name: text.strip() for name, text in typed.items() if text.strip()}
     fields: dict[str, Any] = {name: given[name] for name in _TEXTS if name in given}
     for name in _AGES:
@@ -239,7 +228,7 @@ def _shown(found: Policy) -> dict[str, Any]:
 
 
 def _described(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return descriptions of the threads that a policy selects, and of its actions on them."""
+    """Return descriptions of the selected threads, and of the actions on them."""
     if name == TTL:
         return {"name": name, "selects": "threads with a time to live", "does": ["deleted, or pruned, when it is over"]}
     titles = {"agent": "agent", "tenant_id": "tenant", "user_id": "user", "status": "status"}
@@ -268,7 +257,7 @@ def _in_words(time: timedelta) -> str:
 
 
 async def _effects(call: PageCall, fields: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of threads that a policy selects now, and the number for which each action is due."""
+    """Return how many threads a policy selects now, and for how many of them each action is due."""
     selected: Any = {name: fields[name] for name in _SELECTORS if name in fields}
     now = datetime.now(UTC)
     found = {"selected": await call.state.threads.count(**selected)}

@@ -163,7 +163,6 @@ PAGES: Final = (
         "person.keep", "POST", "/person", access.keep_name, "Your name is kept by this browser.", needs_person=False
     ),
 )
-"""All pages and actions."""
 
 NAVIGATION: Final = (
     Link("threads", "Threads", "g t"),

@@ -43,7 +43,7 @@ _WIDTH: Final = 1000
 
 
 async def runs(call: PageCall) -> Page:
-    """Show a page of the runs that match the address's filters, newest first or largest first."""
+    """Show the runs that match the address's filters, newest first or largest first."""
     status, by = call.query("status"), call.query("by")
     if by not in (None, *SORTS):
         raise refuse(422, f"by must be one of {', '.join(SORTS)}, not {by!r}")
@@ -58,7 +58,7 @@ async def runs(call: PageCall) -> Page:
         "cursor": call.query("cursor"),
         **_time_of(call),
         "by": by or ORDERS[0],
-        # Only runs that called this model. They are searched among the first runs by cost, duration or tokens.
+        # A model is searched only among the first runs by cost, duration or tokens.
         "model": call.query("model"),
     }
     if filters["model"] is not None and by is None:
@@ -101,9 +101,9 @@ def _time_of(call: PageCall) -> dict[str, Any]:
 
 
 async def run(call: PageCall) -> Page | Response:
-    """Show a run, a window of its spans, and in full the span that the address names.
+    """Show a run, a window of its spans, and one span in full.
 
-    A forked thread's checkpoints name runs of its source thread. A request for such a run is redirected to the source.
+    Checkpoints of a fork name runs of its source thread. A request for such a run is redirected to the source.
     """
     thread_id = call.path("thread_id")
     scope = await call.authorize("threads", "read", {"thread_id": thread_id})
@@ -128,7 +128,7 @@ async def run(call: PageCall) -> Page | Response:
     if span_id is not None and span is None:
         raise missing("span", span_id)
     begun = min(filter(None, (timeline.started_at, found.started_at)))
-    # On this page, a run in progress ends at the end of its last span.
+    # Draw a run in progress up to the end of its last span.
     ended = found.ended_at or timeline.ended_at or begun
     first, last = extent(timeline) if timeline.total > len(timeline.spans) else (begun, ended)
     seconds = max(0.0, (last - first).total_seconds())
@@ -151,15 +151,15 @@ async def run(call: PageCall) -> Page | Response:
         "span": None if span is None else shown_span(span),
         "span_is_listed": any(one.span_id == span_id for one in timeline.spans),
         "kinds": KINDS,
-        # An answer to the interrupt decides the outcome of an unknown effect. So no effect is unknown after the answer.
+        # The answer to an interrupt has decided the outcome of the unknown effect.
         "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),
         "asked": asked,
         "next_run_id": await _next_run(call, found) if is_answered else None,
-        # An open span or an interrupt needs further statements. Then the feedback is left out, to save its statement.
+        # A span or an interrupt needs further statements. To save one, such a page leaves out the feedback.
         "feedback": () if asked or span else await _feedback(call, found),
         "before": checkpoint_before(found, timeline),
         "sees_memory": await sees_memory(call, "search"),
-        # An open list asks for this text when a run has left the list: who cancelled, retried or discarded the run.
+        # An open list asks for this text when a run has left the list.
         "told": await _told(call, found) if wants_json(call.request) else None,
         "can_cancel": can_cancel,
         "enqueued_at": found.enqueued_at if retried is None else retried.created_at,
@@ -169,11 +169,7 @@ async def run(call: PageCall) -> Page | Response:
 
 
 async def about(call: PageCall) -> dict[str, Any]:
-    """Return the values of the page that asks whether to cancel or discard a run.
-
-    Raises:
-        HTTPException: 404 if there is no such run.
-    """
+    """Return the values of the page that asks whether to cancel or discard a run."""
     thread = await call.thread("update")
     found = await call.state.runs.get(thread.thread_id, call.path("run_id"))
     if found is None:
@@ -196,7 +192,7 @@ async def cancel(call: PageCall) -> Done:
         )
     except AlreadyDoneError as error:
         raise done("the run", error) from None
-    # If several persons cancel a run, only the first is recorded. The others are told who it was.
+    # Only the first cancellation is recorded. Tell a later person who cancelled the run.
     event = await last_action(call, thread.thread_id, ("cancel",), run_id=run_id)
     if status not in ("running", "cancelled", "interrupted") or event is None:
         raise refuse(409, f"the run has ended already: {status}")
@@ -209,7 +205,7 @@ async def retry(call: PageCall) -> Done:
     """Enqueue a failed run again."""
     thread, run_id = await call.thread("update"), call.path("run_id")
     found = await _check_end(call, thread.thread_id, run_id)
-    # If another run began meanwhile, refuse: a run without checkpoints would resume from the other run's state.
+    # Refuse if another run has begun: a run without checkpoints would resume from the other run's state.
     if not await call.state.runs.retry(thread.thread_id, run_id, by=call.actor, unless_run_within=within(call)):
         newest = (await call.state.runs.list(thread_id=thread.thread_id, limit=1)).items
         if any(one.run_id != run_id for one in newest):
@@ -229,11 +225,7 @@ async def discard(call: PageCall) -> Done:
 
 
 async def _check_end(call: PageCall, thread_id: str, run_id: str) -> Run:
-    """Return a run, if it still has the end that the form's page showed.
-
-    Raises:
-        HTTPException: 404 if there is no such run, 409 if it was enqueued again.
-    """
+    """Return a run. Refuse if the run was enqueued again since the form's page was made."""
     found = await call.state.runs.get(thread_id, run_id)
     if found is None:
         raise missing("run", run_id)
@@ -250,7 +242,7 @@ async def _what_happened(call: PageCall, run: Run) -> str | None:
 
 
 async def _told(call: PageCall, run: Run) -> str | None:
-    """Return a person's last action on an enqueued run, or else that the run has ended."""
+    """Return a person's last action on an enqueued run, or else when the run ended."""
     if run.enqueued_at is None:
         return None
     happened = await _what_happened(call, run)
@@ -285,7 +277,7 @@ def bar(span: TimelineSpan, begun: datetime, seconds: float) -> tuple[float, flo
 
 
 def extent(timeline: Timeline) -> tuple[datetime, datetime]:
-    """Return the time that the spans of a window cover, without root spans, which may be much longer."""
+    """Return the time that the spans of a window cover. Root spans are left out, because they may be much longer."""
     spans = [one for one in timeline.spans if one.depth > 0] or list(timeline.spans)
     if not spans:
         now = timeline.started_at or datetime.now(UTC)
@@ -319,8 +311,7 @@ async def _asked(call: PageCall, run: Run) -> list[dict[str, Any]]:
     while may_be_more:
         page = await call.state.events.list(run.thread_id, kind="answer", newest_first=True, limit=1000, cursor=cursor)
         later = [one for one in page.items if one.created_at >= events.items[0].created_at]
-        # A later run may raise the same interrupt, and it may be answered again. So the oldest answer since this run's
-        # interrupt replaces the newer ones.
+        # A later run may raise the same interrupt again. The oldest answer since this run's interrupt is this run's.
         answered_by.update((one.payload.get("interrupt_id"), one.payload.get("by")) for one in later)
         cursor, may_be_more = page.next, page.next is not None and len(later) == len(page.items)
     return [
@@ -334,12 +325,11 @@ async def _asked(call: PageCall, run: Run) -> list[dict[str, Any]]:
 
 
 async def _feedback(call: PageCall, run: Run) -> tuple[Feedback, ...]:
-    """Return the newest feedback on a run."""
     return (await call.state.runs.feedback.list(thread_id=run.thread_id, run_id=run.run_id, limit=_FEEDBACK)).items
 
 
 async def _next_run(call: PageCall, run: Run) -> str | None:
-    """Return the thread's first run that began after the end of a run, if it is among the next few runs."""
+    """Return the thread's first run after the end of a run, if it is among the next few runs."""
     later = await call.state.runs.list(thread_id=run.thread_id, since=run.ended_at, limit=_LATER)
     if later.next is not None:
         return None

@@ -43,7 +43,7 @@ _MOST_KEYS: Final = 5
 
 
 async def thread(call: PageCall) -> Page | Response:
-    """Show a thread or subgraph at one of its checkpoints, by default the newest.
+    """Show a thread or subgraph at a checkpoint, by default the newest.
 
     The default view is the conversation, or the state if it has no messages.
     """
@@ -60,7 +60,7 @@ async def thread(call: PageCall) -> Page | Response:
     if node is None and ns:
         raise missing("subgraph", ns)
     if node is not None and not ns and call.query("at") is None and node.checkpoint_id != found.head_checkpoint_id:
-        # Between the two reads, a run has stored a checkpoint. Read the thread again, so that both fit together.
+        # A run has stored a checkpoint between the two reads. Read the thread again, so that both fit together.
         found = await call.thread("read")
     tree = await _named(call, found, tree)
     data: dict[str, Any] = {
@@ -101,13 +101,13 @@ async def thread(call: PageCall) -> Page | Response:
 
 
 async def _keeping(call: PageCall, found: Thread) -> dict[str, Any]:
-    """Return the holds of a thread, and whether the caller may place and release them."""
+    """Return the holds of a thread, and whether the caller may place and release holds."""
     may_keep = call.may_act and await sees_all(call)
     return {"holds": await holds_of(call, found.thread_id) if found.is_held else (), "may_keep": may_keep}
 
 
 async def _stub(call: PageCall, found: Thread) -> Page:
-    """Show an archived thread and the time of its archiving. Callers who may see all threads also see its archive."""
+    """Show an archived thread. Callers who may see all threads also see its archive."""
     keeping, seen = await _keeping(call, found), await sees_all(call)
     ids = [found.thread_id] if seen and call.flag("check") else []
     place = await archived(call, found.thread_id) if seen else None
@@ -116,7 +116,7 @@ async def _stub(call: PageCall, found: Thread) -> Page:
 
 
 async def value(call: PageCall) -> Response:
-    """Return a channel's whole value at a checkpoint as JSON, or one item of the value."""
+    """Return a channel's whole value at a checkpoint, or one item of the value, as JSON."""
     found = await call.thread("read")
     state = await call.state.threads.state_at(_config(call, found, call.query("at")))
     channel = call.query("channel") or ""
@@ -136,7 +136,7 @@ async def value(call: PageCall) -> Response:
 
 
 def _file(message: Any, part: int) -> Response:
-    """Return a file of a message. Browsers show only images; other files are downloads."""
+    """Return a file of a message as a download. An `<img>` element of a page still shows an image."""
     file = file_of(message, part)
     if file is None:
         raise missing("file", str(part))
@@ -145,10 +145,7 @@ def _file(message: Any, part: int) -> Response:
 
 
 async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> CheckpointTree:
-    """Return a fork's tree, with the names of its copied tasks filled in from the source thread's tree.
-
-    The fork's own tree does not have them.
-    """
+    """Fill in the names of copied tasks in a fork's tree. Only the source thread's tree has them."""
     source_id = found.forked_from_thread_id
     if source_id is None or all("" not in node.tasks for node in tree.nodes) or not await _may_read(call, source_id):
         return tree
@@ -171,12 +168,10 @@ async def _may_read(call: PageCall, thread_id: str) -> bool:
 
 
 async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] | None) -> dict[str, Any]:
-    """Return the unknown effects of a thread: tool actions whose outcome is unknown.
+    """Return the unknown effects of a thread, for persons who may start runs.
 
-    On the page right after a fork was made, also return the unknown effects of the source thread.
-
-    A run that starts from a checkpoint before such an action repeats the action without asking. The page warns persons
-    who may start runs. For other persons the result is empty.
+    A run that starts before an unknown effect repeats it without asking, so the page warns these persons. Right after a
+    fork, the page also shows the unknown effects of the source thread.
     """
     if not call.may_act or call.person is None:
         return {"unsettled": [], "source_unsettled": []}
@@ -189,8 +184,8 @@ async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] 
 async def _not_run(call: PageCall, found: Thread, node: TreeNode) -> str | None:
     """Return why a failure at the newest checkpoint is not current; `None` if it is current.
 
-    The reason is `source` if the failure was copied by a fork that has not run since. It is `pending` or `running` if a
-    new run will resume from the checkpoint.
+    `source`: a fork copied the failure, and has not run since. `pending` and `running`: a new run resumes from the
+    checkpoint.
     """
     if node.checkpoint_id != found.head_checkpoint_id:
         return None
@@ -211,7 +206,7 @@ async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
 async def _settled(
     call: PageCall, found: Thread, asked: list[dict[str, Any]], unsettled: list[dict[str, str]]
 ) -> dict[str, str]:
-    """Return the outcomes that persons have decided for actions that interrupts asked about, by the action's key."""
+    """Return the decided outcomes of actions that interrupts asked about, by the action's key."""
     open_keys = {None, *(one["key"] for one in unsettled)}
     keys = [one["key"] for one in asked if one["key"] not in open_keys][:_MOST_KEYS]
     decided = [await call.state.tools.get(found.thread_id, key) for key in keys]
@@ -272,7 +267,6 @@ def _kept(state: CheckpointState) -> dict[str, Any]:
 
 
 async def _changes(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
-    """Return the differences to another checkpoint, by default the parent."""
     other = call.query("to") or node.parent_checkpoint_id
     if other is None:
         return {"to": None, "changes": None, "left_out": 0}
@@ -283,7 +277,7 @@ async def _changes(call: PageCall, found: Thread, node: TreeNode) -> dict[str, A
 
 
 async def _origin(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
-    """Return the origin of the checkpoint: the superstep that made it, and its branch."""
+    """Return the superstep that made the checkpoint, and the checkpoint's branch."""
     origin = await call.state.runs.provenance(_config(call, found, node.checkpoint_id))
     if origin is None:
         return {"origin": None, "unknown_effects": []}
@@ -336,7 +330,7 @@ async def _events(call: PageCall, found: Thread, node: TreeNode) -> dict[str, An
 
 
 def _is_deletion(event: Event) -> bool:
-    """Return whether an event is about the deletion of an earlier thread with this id, maybe another user's."""
+    """Return whether an event is about an earlier thread with this id, which may be another user's."""
     return event.kind == "action" and isinstance(event.payload, dict) and event.payload.get("action") == "delete"
 
 
@@ -361,7 +355,6 @@ def _parent(state: CheckpointState) -> dict[str, Any]:
 
 
 def _namespace(call: PageCall) -> str:
-    """Return the namespace of the subgraph in the address; by default the root namespace."""
     return call.query("ns") or ""
 
 
@@ -371,11 +364,7 @@ def _config(call: PageCall, found: Thread, checkpoint_id: str | None) -> Any:
 
 
 def _node(call: PageCall, tree: CheckpointTree) -> TreeNode | None:
-    """Return the checkpoint that the address names, or the newest; `None` for a thread without checkpoints.
-
-    Raises:
-        HTTPException: 404 if there is no such checkpoint.
-    """
+    """Return the checkpoint that the address names, or the newest; `None` for a thread without checkpoints."""
     at = call.query("at")
     if at is None:
         return tree.nodes[0] if tree.nodes else None
@@ -386,7 +375,7 @@ def _node(call: PageCall, tree: CheckpointTree) -> TreeNode | None:
 
 
 def _outcome(state: CheckpointState) -> dict[str, Any]:
-    """Return the interrupts and errors of the tasks that ran after a checkpoint, and whether no node is left to run."""
+    """Return the interrupts and errors of the tasks after a checkpoint, and whether no node is left to run."""
     asked = [asked_shown(getattr(one, "id", None), getattr(one, "value", one)) for one in state.interrupts]
     errors = [one if isinstance(one, str) else repr(one) for one in state.errors]
     has_ended = not asked and not errors and not is_anything_scheduled(state.schedule)

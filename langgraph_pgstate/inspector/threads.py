@@ -17,10 +17,10 @@ _PAGE: Final = 50
 
 
 async def threads(call: PageCall) -> Page:
-    """Show a page of the threads that match the address's filters, most recently updated first."""
+    """Show the threads that match the address's filters, most recently updated first."""
     wanted = call.query("metadata")
     metadata = None if wanted is None else metadata_of(wanted)
-    # A handler of `Auth` may read these filters. It may also change the metadata, so it gets a copy of the metadata.
+    # A handler of `Auth` may change the metadata, so it gets a copy.
     value: dict[str, Any] = {"metadata": {**(metadata or {})}, "limit": _PAGE, "offset": 0, "status": status_of(call)}
     scope = await call.authorize_search(value)
     found = await call.state.threads.search(
@@ -48,12 +48,12 @@ async def threads(call: PageCall) -> Page:
         "may_hold": call.may_act and scope is None,
         "holds": call.may_act and scope is None and call.query("hold") is not None,
     }
-    # While a person chooses threads to hold, the page does not refresh itself: that would undo the choice.
+    # A refresh would undo the choice of threads to hold.
     return Page("threads.html", "Threads", data, is_live=call.query("cursor") is None and not data["holds"])
 
 
 def _hit(found: MessageHit) -> dict[str, str | None]:
-    """Return a found message's text for the list, and the parameters of the page that shows the message."""
+    """Return a found message's text, and the parameters of the page that shows the message."""
     message = found.message
     return {
         "snippet": found.snippet,
@@ -66,11 +66,7 @@ def _hit(found: MessageHit) -> dict[str, str | None]:
 
 
 def status_of(call: PageCall) -> str | None:
-    """Return the status in the address.
-
-    Raises:
-        HTTPException: 422 if there is no such status.
-    """
+    """Return the status in the address."""
     status = call.query("status")
     if status is not None and status not in STATUSES:
         raise refuse(422, f"status must be one of {', '.join(STATUSES)}, not {status!r}")
@@ -85,11 +81,7 @@ def _archived(call: PageCall) -> bool | None:
 
 
 def metadata_of(text: str) -> dict[str, Any]:
-    """Return metadata from a text: a JSON object, or `key=value` pairs separated by commas.
-
-    Raises:
-        HTTPException: 422 if the text is neither.
-    """
+    """Return metadata from a text: a JSON object, or `key=value` pairs separated by commas."""
     if text.lstrip().startswith("{"):
         try:
             found = json.loads(text)
@@ -106,11 +98,7 @@ def metadata_of(text: str) -> dict[str, Any]:
 
 
 def time_of(call: PageCall, name: str) -> datetime | None:
-    """Return a time in the address: a date, or a time in ISO 8601. Without a zone it is in UTC.
-
-    Raises:
-        HTTPException: 422 if the text is neither.
-    """
+    """Return a time in the address: a date, or a time in ISO 8601, by default in UTC."""
     text = call.query(name)
     if text is None:
         return None

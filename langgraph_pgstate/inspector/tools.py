@@ -1,4 +1,4 @@
-"""The pages of tools: statistics, unknown effects (actions whose outcome is unknown), and one action of the ledger."""
+"""The pages of tools: statistics, actions whose outcome is unknown, and one action of the ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langgraph_pgstate.record.types import Event, Run, ToolExecution
 from langgraph_pgstate.server.errors import missing, refuse
 
 NEWEST: Final = 20_000
-"""Maximum number of calls in the statistics. Older calls are left out, and the page says so."""
+"""Maximum number of calls in the statistics. The page says if older calls are left out."""
 
 _PAGE: Final = 50
 _TOOLS: Final = 40
@@ -89,11 +89,6 @@ async def settle(call: PageCall) -> Done:
 
 
 async def _found(call: PageCall, thread_id: str) -> ToolExecution:
-    """Return the action that the path names.
-
-    Raises:
-        HTTPException: 404 if there is no such action.
-    """
     found = await call.state.tools.get(thread_id, call.path("key"))
     if found is None:
         raise missing("action", call.path("key"))
@@ -101,14 +96,14 @@ async def _found(call: PageCall, thread_id: str) -> ToolExecution:
 
 
 def _expected(found: ToolExecution) -> str:
-    """Return an action's status, attempt and end, as a form carries them. A form is refused if they have changed."""
+    """Return an action's status, attempt and end. A form carries them, so that a change is noticed."""
     status = "unknown" if is_outcome_unknown(found) else found.status
     ended_at = found.ended_at.isoformat() if found.ended_at is not None and status != "unknown" else ""
     return f"{status} {found.attempt} {ended_at}".strip()
 
 
 async def _settled(call: PageCall, found: ToolExecution) -> Event | None:
-    """Return the newest event about a person settling an action; `None` if the newest events have none."""
+    """Return the newest event of a person who settled an action, if it is among the newest events."""
     events = await call.state.events.list(found.thread_id, kind="action", newest_first=True, limit=_EVENTS)
     return next(
         (
@@ -121,14 +116,10 @@ async def _settled(call: PageCall, found: ToolExecution) -> Event | None:
 
 
 async def unknown_effects_of(call: PageCall, run: Run | None, *, waits: bool = False) -> list[dict[str, str]]:
-    """Return the newest unknown effects of a run's thread, if the run can have caused one; otherwise return none.
+    """Return the newest unknown effects of a run's thread, if the run can have caused one.
 
-    A run can have caused one if its error leaves the outcome of an action unknown, or if its process died.
-
-    Args:
-        call: The request.
-        run: The run.
-        waits: Whether an interrupted run counts, too.
+    A run can have caused one if its process died, or if its error leaves an outcome unknown; with `waits`, also if it
+    is interrupted.
     """
     may_be_unknown = run is not None and (
         run.is_crashed or (run.error_type or "").endswith(_LEAVES_UNKNOWN) or (waits and run.status == "interrupted")
