@@ -25,7 +25,7 @@ def main() -> None:
     del typer
     from langgraph_pgstate.cli.app import app
 
-    # A command reports an outage in one line, not by log records. Commands that log, like `worker`, add a handler.
+    # Commands report an outage in one line, not by log records. Commands that log add a handler.
     logging.getLogger("langgraph_pgstate.connections").addHandler(logging.NullHandler())
     # A signal raises, so that every `finally` runs and the embedded server stops.
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _with_options_first(arguments: list[str]) -> list[str]:
-    """Return the arguments with the global options first. Users may write them after the command."""
+    """Return the arguments with the global options first. Users may write these options after the command."""
     first: list[str] = []
     rest: list[str] = []
     remaining = iter(arguments)

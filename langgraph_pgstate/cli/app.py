@@ -42,10 +42,10 @@ from langgraph_pgstate.options import DEFAULT_SCHEMA, DSN_VARIABLE
 
 
 class _Commands(TyperGroup):
-    """A group of commands that prints errors of the package in one line. Other errors keep their stack trace."""
+    """A group of commands that prints errors of the package in one line."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the groups of commands, each command with its first sentence."""
+        """List the commands by group, each with its first sentence."""
         width = max(map(len, self.commands))
         for group, commands in groupby(self.commands.values(), key=attrgetter("rich_help_panel")):
             with formatter.section(group):
@@ -67,7 +67,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    # Plain text: importing rich takes three times as long as all else that the help needs.
+    # Importing rich takes three times as long as the rest of the help.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -100,7 +100,7 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
     is_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: lists as one document per line, all else as one document.")
+        bool, typer.Option("--json", help="Print JSON: a list as one document per line, all else as one document.")
     ] = False,
 ) -> None:
     """LangGraph checkpoints and their record on PostgreSQL. The options below may also follow a command."""

@@ -50,7 +50,7 @@ def archive(
     agent: AgentOption = None,
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="AGE", help="With put: threads whose last activity is this long ago, like 90d."),
+        typer.Option(metavar="AGE", help="With put: threads without activity for this long, like 90d."),
     ] = None,
     limit: LimitOption = 100,
     dry_run: Annotated[
@@ -58,15 +58,15 @@ def archive(
     ] = False,
     missing_ok: Annotated[
         bool,
-        typer.Option("--missing-ok", help="With delete: copies whose objects are gone for good count as deleted."),
+        typer.Option("--missing-ok", help="With delete: a copy whose objects are lost counts as deleted."),
     ] = False,
     is_sure: YesOption = False,
 ) -> None:
     """Archive threads outside of the database, and restore them.
 
-    Rows are deleted from the database after they were read back from the archive and verified. Credentials of buckets
-    come from the environment. The exit code is 1 if a named thread is not archived, or there is nothing to delete or
-    to restore.
+    `put` reads the rows back from the archive and verifies them, and only then deletes them from the database. The
+    environment has the credentials of buckets. The exit code is 1 if a named thread is not archived, or if there is
+    nothing to delete or to restore.
     """
     target: Target = ctx.obj
     given = threads or None
@@ -147,7 +147,7 @@ def _put(
 
 
 def print_archived(report: ArchiveReport) -> None:
-    """Print the archived threads, and the threads that were not archived."""
+    """Print how many threads were archived, and which were not."""
     done = "would be archived" if report.dry_run else "archived"
     size = f"{bytes_in_words(report.bytes)} {'in the database' if report.dry_run else 'stored'}"
     console.print(f"{done}: {count(report.threads, 'thread')} with {count(report.rows, 'row')}, {size}")

@@ -46,8 +46,7 @@ def audit(
 ) -> None:
     """Verify, export or complete the chains of events.
 
-    `adopt` completes them with events that are in no chain yet. The exit code is 1 if an event was removed, changed or
-    inserted.
+    `adopt` adds the events that are in no chain yet. The exit code is 1 if an event was removed, changed or inserted.
     """
     target: Target = ctx.obj
     if against is not None and action != "verify":

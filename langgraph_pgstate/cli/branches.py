@@ -29,7 +29,7 @@ _SIGNS: Final = {
     "changed": ("~", "yellow"),
 }
 _MOST_LINES: Final = 40
-# Reasons why a thread is interrupted without waiting for an answer. `resume` continues it.
+# Reasons why a thread is interrupted and needs no answer. `resume` continues the thread.
 _STOPS: Final = {
     "breakpoint": "a breakpoint; it waits for no answer",
     "updated": "its state was updated since it asked; it waits for no answer",
@@ -56,7 +56,7 @@ def tree(
         try:
             nodes = outline(state.saver.list(config, limit=limit + 1))
         except StateVersionError:
-            # Only the application can read values of this state version, so draw the tree without values.
+            # Only the application can read values of this state version.
             nodes = outline(state.saver.list(config, limit=limit + 1, metadata_only=True))
         labels = {item.checkpoint_id: item.label for item in state.threads.labels(thread) if not item.checkpoint_ns}
         found = state.threads.get(thread)
@@ -82,7 +82,7 @@ def show(
 ) -> None:
     """Show the state of a thread, and why it is interrupted.
 
-    By default at its newest checkpoint. Custom types are shown as plain data.
+    By default, show the newest checkpoint. Custom types are shown as plain data.
     """
     from langgraph_pgstate.cli.tree import short_id
     from langgraph_pgstate.codec.serializer import plain_serializer
@@ -132,7 +132,7 @@ def label(
 ) -> None:
     """Give a checkpoint a label, like "before refund". A prune keeps checkpoints with labels."""
     if remove == (text is not None):
-        raise typer.BadParameter("a label or --remove must be given")
+        raise typer.BadParameter("label requires either TEXT or --remove")
     target: Target = ctx.obj
     with target.connect() as state:
         config = _step_of(state.threads, place).config
@@ -173,7 +173,7 @@ def diff(
     ctx: typer.Context,
     first: Annotated[str, typer.Argument(metavar="A", help=_PLACE_HELP)],
     second: Annotated[str, typer.Argument(metavar="B", help=_PLACE_HELP)],
-    full: Annotated[bool, typer.Option("--full", help="Show every difference, and whole values.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show all differences, with whole values.")] = False,
 ) -> None:
     """Compare the states of two checkpoints. Custom types are compared as plain data."""
     target: Target = ctx.obj
@@ -215,7 +215,7 @@ def _print_state(step: LineageStep, values: Mapping[str, Any], *, full: bool) ->
 
 
 def _line(start: str, value: Any, style: str, full: bool) -> Text:
-    """Return a line with a value, truncated at the width of the terminal unless the whole value is wanted."""
+    """Return a line with a value, truncated at the width of the terminal unless `full`."""
     text = value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False)
     line = Text(start, style=style or "bold" if start.strip() else "").append(text if full else " ".join(text.split()))
     if not full and console.is_terminal:
@@ -224,7 +224,6 @@ def _line(start: str, value: Any, style: str, full: bool) -> Text:
 
 
 def _print_difference(difference: Difference, *, full: bool = False) -> None:
-    """Print a difference, channel by channel."""
     console.print(Text(f"--- {_place_of(difference.first)}", style="red"))
     console.print(Text(f"+++ {_place_of(difference.second)}", style="green"))
     if not difference:
@@ -258,7 +257,7 @@ def _message_lines(item: MessageChange) -> list[Text]:
         return [Text(start + _said(item.after or item.before), style=style)]
     was, now = _said(item.before), _said(item.after)
     if was == now:
-        # The texts are equal, so other fields differ, such as metadata or ids of tool calls.
+        # Other fields differ, such as metadata or ids of tool calls.
         return [Text(f"{start}{now} (other fields)", style=style)]
     return [Text(f"{start}{was}", style=style), Text(f"{'':>{len(start) - 2}}→ {now}", style=style)]
 
@@ -299,11 +298,7 @@ def _sentence(text: str) -> Text:
 
 
 def _step_of(part: Threads, place: str) -> LineageStep:
-    """Return the checkpoint that `THREAD` or `THREAD@CHECKPOINT` names.
-
-    Raises:
-        NotFoundError: If it does not exist.
-    """
+    """Return the checkpoint that `THREAD` or `THREAD@CHECKPOINT` names."""
     thread_id, at, name = place.rpartition("@")
     if not at or part.get(place) is not None:
         return _find_step(part, place, None)

@@ -24,7 +24,7 @@ def check(
     deep: Annotated[bool, typer.Option("--deep", help="Also decode every value.")] = False,
     types: Annotated[bool, typer.Option("--types", help="List stored types that are not LangGraph's own.")] = False,
 ) -> None:
-    """Read every checkpoint and list what is broken. The exit code is 1 if anything is."""
+    """Read every checkpoint and list what is broken. The exit code is 1 if anything is broken."""
     target: Target = ctx.obj
     with target.admin() as admin, job("checking") as advance:
         report = admin.check(thread, deep=deep, types=types, progress=advance)
@@ -53,7 +53,7 @@ def prune(
         typer.Option(min=1, metavar="N", show_default=False, help="Keep the newest N checkpoints of each thread."),
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option(metavar="AGE", show_default=False, help="Remove only what is older, like 30d or 12h.")
+        str | None, typer.Option(metavar="AGE", show_default=False, help="Remove only older data, like 30d or 12h.")
     ] = None,
     strategy: Annotated[
         str | None,
@@ -97,7 +97,7 @@ def prune(
         f"{count(result.writes, 'pending write')}, {count(result.segments, 'segment')}"
     )
     if result.held:
-        console.print(f"{count(len(result.held), 'thread')} left as held; see `pgstate holds`")
+        console.print(f"{count(len(result.held), 'thread')} kept, because they are held; see `pgstate holds`")
     if result.damaged:
         console.print(f"[bold red]{count(len(result.damaged), 'thread')} left as damaged; see `pgstate check`:[/]")
         for id in result.damaged:

@@ -1,6 +1,6 @@
-"""Classes and functions of the library `rich` for commands.
+"""Classes and functions of the library `rich`, each imported at its first use.
 
-Each is imported at its first use, because `--help` and `--version` do not need `rich`.
+`--help` and `--version` do not need `rich`, which takes long to import.
 """
 
 from __future__ import annotations

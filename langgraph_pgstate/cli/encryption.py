@@ -40,18 +40,18 @@ def encryption(
         typer.Option(metavar="NAME", show_default=False, help="With rotate: only the data key of this scope."),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--every", help="With rewrap: also keys that the first master key has wrapped.")
+        bool, typer.Option("--every", help="With rewrap: also data keys that the first master key has already wrapped.")
     ] = False,
     no_wait: Annotated[
         bool,
-        typer.Option("--no-wait", help="With rotate: do not wait for processes; a later call ends it."),
+        typer.Option("--no-wait", help="With rotate: do not wait for other processes; a later call ends the rotation."),
     ] = False,
 ) -> None:
     """Count, rewrap or rotate keys; encrypt content; add words.
 
-    The master keys are those of PGSTATE_ENCRYPTION_KEYS. The application may run. After an interruption, call it again
-    to continue. If the tables keep tenants apart, all tenants are served in turn, or with `pgstate --tenant NAME` one.
-    After `words`, searches also find what was encrypted before PGSTATE_ENCRYPTION_SEARCH=words was set.
+    PGSTATE_ENCRYPTION_KEYS has the master keys. The application may run. After an interruption, repeat the command to
+    continue. If the tables keep tenants apart, the command serves all tenants in turn, or only one with `pgstate
+    --tenant NAME`. After `words`, searches also find what was encrypted before PGSTATE_ENCRYPTION_SEARCH=words was set.
     """
     for given, name, wanted in (
         (scope, "--scope", "rotate"),
@@ -63,7 +63,7 @@ def encryption(
     target: Target = ctx.obj
     names: list[str] = []
     if target.tenant is None and target.dsn is not None:
-        # A role that may not list tenants gets the error of the action, and one that sees all rows the status of all.
+        # If a role may not list tenants, the action raises the error. A role that sees all rows gets the status of all.
         with suppress(TenantError), target.admin() as admin:
             names = admin.tenants()
     targets = [replace(target, tenant=name) for name in names] or [target]
@@ -74,7 +74,7 @@ def encryption(
 
     begun: dict[str | None, RotationReport] = {}
     if action == "rotate" and names and not no_wait:
-        # Begin all rotations first, so that the call waits once, and not for each tenant.
+        # Begin all rotations first, so that the command waits once, and not for each tenant.
         for one in targets:
             # The call below raises the same error.
             with suppress(EncryptionError):
@@ -100,7 +100,6 @@ def encryption(
 
 
 def _act(admin: Admin, action: str, scope: str | None, every: bool, wait: bool) -> Any:
-    """Run an action on the rows of a tenant, or of tables without tenants."""
     if action == "status":
         return admin.data_keys()
     if action == "rewrap":

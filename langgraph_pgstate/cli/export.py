@@ -51,7 +51,7 @@ def export(
         typer.Option(
             metavar="AGE",
             show_default=False,
-            help="Export again what began at most this long ago; with --follow only if nothing was exported before.",
+            help="Export again what began at most this long ago; with --follow, only if nothing was exported before.",
         ),
     ] = None,
     content: Annotated[bool, typer.Option("--content", help="Also inputs, outputs and messages of errors.")] = False,
@@ -59,8 +59,8 @@ def export(
 ) -> None:
     """Export spans to OpenTelemetry, or records to Parquet files.
 
-    `otlp` exports spans that have ended and were not exported yet. `parquet` writes runs, spans, messages, tool
-    executions and usage, each month to its own file.
+    `otlp` exports the spans that have ended and were not exported yet. `parquet` writes runs, spans, messages, tool
+    executions and usage. Each month has its own files.
     """
     target: Target = ctx.obj
     if format == "parquet":
@@ -105,7 +105,7 @@ def _export_parquet(
 
 @contextmanager
 def exporting(dsn: str, target: Target, endpoint: str | None, content: bool) -> Iterator[None]:
-    """Export spans during the block. Without an endpoint, do and import nothing."""
+    """Export spans during the block, if there is an endpoint."""
     if not endpoint:
         yield
         return
@@ -119,7 +119,7 @@ def _exporter(dsn: str, target: Target, endpoint: str, content: bool, since: tim
     except ImportError as error:
         raise ConfigurationError(f"{error}; install the extra `otlp` of langgraph-pgstate") from error
     logging.getLogger("langgraph_pgstate.otlp").setLevel(logging.INFO)
-    # Hide OpenTelemetry's messages, because this package's messages report what happens to the spans.
+    # This package itself reports what happens to the spans.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     where: dict[str, Any] = {"schema": target.schema, "tenant": target.tenant, "encryption": target.encryption()}
     return SpanExporter(dsn, endpoint, **where, content=content, since=since)

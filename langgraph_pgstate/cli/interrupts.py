@@ -31,7 +31,7 @@ def interrupts(
     tenant: TenantOption = None,
     agent: AgentOption = None,
     answered: Annotated[
-        bool, typer.Option("--answered", help="List threads that were answered and not resumed yet.")
+        bool, typer.Option("--answered", help="List threads that have answers and are not resumed yet.")
     ] = False,
     limit: LimitOption = 20,
 ) -> None:
@@ -64,7 +64,7 @@ def answer(
     thread: ThreadArgument,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="The answer, as JSON or plain text.")],
     interrupt: Annotated[
-        str | None, typer.Option(metavar="ID", help="The id of the interrupt, or its beginning, if there are several.")
+        str | None, typer.Option(metavar="ID", help="If there are several interrupts: the id of one, or its beginning.")
     ] = None,
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers; by default the shell's user.")] = None,
     text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
@@ -101,7 +101,7 @@ def answer(
 
 
 def value_of(text: str) -> Any:
-    """Return the value of JSON text. Return any other text unchanged."""
+    """Return the value of JSON text, and any other text unchanged."""
     try:
         return json.loads(text)
     except ValueError:

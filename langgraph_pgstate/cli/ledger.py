@@ -53,7 +53,7 @@ def settle(
         str,
         typer.Argument(
             metavar="DECISION",
-            help="done: it took effect; retry: it did not, and the next call runs it; fail: it is given up.",
+            help="done: it took effect; retry: it did not, so the next call runs it; fail: give it up.",
             callback=one_of(*DECISIONS),
         ),
     ],
@@ -62,7 +62,7 @@ def settle(
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
 ) -> None:
-    """Decide the outcome of an action of the tool ledger. Its outcome must be unknown, or a failure."""
+    """Decide the outcome of an action of the tool ledger. The action must be unknown or failed."""
     if result is not None and decision != "done":
         raise typer.BadParameter("--result requires that DECISION is done")
     given: dict[str, Any] = {} if result is None else {"result": result if text else value_of(result)}

@@ -19,15 +19,20 @@ _SCOPES: Final = ("tenant", "user", "agent", "key")
 def limits(
     ctx: typer.Context,
     queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="Set or remove a limit of this queue; by default list all.")
+        str | None,
+        typer.Argument(metavar="QUEUE", help="The queue whose limit is set or removed; by default list all."),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Limit this key; `*` for each; by default the whole queue.")
+        str | None,
+        typer.Option(metavar="KEY", help="Limit this key, or each key with `*`; by default the whole queue."),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Runs at the same time; 0 for none.")
+        int | None,
+        typer.Option(min=0, metavar="N", help="Maximum number of runs at the same time; with 0, none begin."),
     ] = None,
-    rate: Annotated[str | None, typer.Option(metavar="N/TIME", help="Runs that begin per period, like 60/1m.")] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="N/TIME", help="Maximum number of runs that begin in a time, like 60/1m.")
+    ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the limit.")] = False,
 ) -> None:
     """List the limits of queues and keys, or set one. A new limit replaces the old one."""
@@ -36,7 +41,7 @@ def limits(
     if queue is None and (is_set or remove or key is not None):
         raise ConfigurationError("limits requires the name of the queue if a limit is set or removed")
     if queue is not None and is_set is remove:
-        raise ConfigurationError("limits requires --concurrency or --rate, or both, or --remove")
+        raise ConfigurationError("limits QUEUE requires --concurrency, --rate or both; or only --remove")
     with target.connect() as state:
         if queue is not None:
             state.runs.limit(queue, key=key, concurrency=concurrency, rate=None if rate is None else read_rate(rate))
@@ -58,7 +63,9 @@ def budgets(
     scope: Annotated[
         str | None, typer.Argument(metavar="SCOPE", help="tenant, user, agent or key; by default list all.")
     ] = None,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Its name; `*` for each.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The name of the tenant, user, agent or key; `*` for each.")
+    ] = None,
     amount: Annotated[str | None, typer.Option(metavar="AMOUNT", help="Maximum cost of one day (UTC).")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the budget.")] = False,
 ) -> None:
@@ -86,11 +93,7 @@ def budgets(
 
 
 def read_rate(text: str) -> Rate:
-    """Read a rate like `60/1m` or `5/s`.
-
-    Raises:
-        ConfigurationError: If the text is no rate.
-    """
+    """Read a rate like `60/1m` or `5/s`."""
     number, _, per = text.partition("/")
     try:
         return Rate(int(number), age(per if per[:1].isdigit() else f"1{per}"))

@@ -48,7 +48,7 @@ def memory(
         str | None,
         typer.Argument(
             metavar="KEY",
-            help="With show and history: the memory, or item. With forget: only this one. With drop-index: the index.",
+            help="With show and history: the memory or item. With forget: only this one. With drop-index: the index.",
             show_default=False,
         ),
     ] = None,
@@ -63,7 +63,7 @@ def memory(
         list[str] | None, typer.Option(metavar="NAME", help="Only this kind, like fact; may be repeated.")
     ] = None,
     query: Annotated[
-        str | None, typer.Option(metavar="WORDS", help="With list: the best matches of these words first.")
+        str | None, typer.Option(metavar="WORDS", help="With list: the best matches of these words come first.")
     ] = None,
     purge: Annotated[bool, typer.Option("--purge", help="With forget: delete the versions, too.")] = False,
     source: Annotated[
@@ -79,9 +79,9 @@ def memory(
     ] = None,
     goal_schema: Annotated[str, typer.Option("--to-schema", metavar="NAME", help="Schema of these tables.")] = "public",
     index: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Index that embeddings are copied to or from, of the same model.")
+        str | None, typer.Option(metavar="NAME", help="Copy embeddings to or from this index of the same model.")
     ] = None,
-    vectors: Annotated[bool, typer.Option(help="Copy embeddings. Otherwise, items are embedded again later.")] = True,
+    vectors: Annotated[bool, typer.Option(help="Copy embeddings; otherwise items are embedded again later.")] = True,
     language: Annotated[
         str, typer.Option(metavar="NAME", help="With import-langgraph: the language of the new store.")
     ] = "simple",
@@ -93,10 +93,10 @@ def memory(
 ) -> None:
     """List, show, forget or move what agents remember.
 
-    `show` also prints the origin of a memory, and `history` its versions. `import-langgraph` and `export-langgraph`
-    copy from and to LangGraph's own store; they can be stopped and run again while programs write. `reindex` embeds
-    what an index lacks, by the model of a langgraph.json; servers and workers do so every minute. `drop-index` drops
-    an index that no program uses any more, with its embeddings.
+    `show` also prints the origin of a memory, and `history` prints its versions. `import-langgraph` and
+    `export-langgraph` copy from and to LangGraph's own store. Programs may write meanwhile, and a stopped copy can be
+    run again. `reindex` embeds the items that an index lacks, with the model of a langgraph.json. Servers and workers
+    do this every minute. `drop-index` drops an index that no program uses any more, with its embeddings.
     """
     target: Target = ctx.obj
     if action in ("import-langgraph", "export-langgraph"):
@@ -121,7 +121,7 @@ def memory(
         _reindex(target, config)
         return
     owner: Any = {"user_id": user, "tenant_id": tenant, "agent": agent, "namespace": namespace or None}
-    # Showing memories does not extend their time to live.
+    # A command must not extend the time to live of memories.
     with target.connect(memory={"ttl": {"refresh_on_read": False}}) as state:
         if action == "indexes":
             _indexes(target, state.memory.list_indexes())

@@ -30,7 +30,9 @@ TenantOption = Annotated[str | None, typer.Option(metavar="ID", help="Only rows 
 AgentOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only rows of this agent.")]
 CheckpointOption = Annotated[
     str | None,
-    typer.Option("--checkpoint", metavar="ID", help="A checkpoint id, 4 or more characters of it, or a label."),
+    typer.Option(
+        "--checkpoint", metavar="ID", help="A checkpoint: its id, 4 or more characters of the id, or its label."
+    ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 

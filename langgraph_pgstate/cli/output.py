@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _WIDEST: Final = 1000
 INTERRUPTED: Final = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells."""
 STATUS_STYLES: Final = {
     "success": "green",
     "error": "red",
@@ -53,7 +53,7 @@ def print_problems(problems: Sequence[Problem], title: str) -> None:
 
 
 def conclude(problems: Sequence[Problem], what: str) -> None:
-    """Print problems and end the command with exit code 1, or print that nothing is `what`."""
+    """Print problems and end the command with exit code 1. Without problems, print that nothing is `what`."""
     if problems:
         print_problems(problems, what)
         raise typer.Exit(1)
@@ -101,12 +101,12 @@ def styled_status(status: str) -> str:
 
 
 def format_time(moment: datetime | None, *, seconds: bool = False) -> str:
-    """Return a time in the local time zone, with the zone's name, to the minute or second; an empty text for `None`."""
+    """Return a time in the local time zone, with the zone's name; empty for `None`."""
     return "" if moment is None else moment.astimezone().strftime(f"%Y-%m-%d %H:%M{':%S' if seconds else ''} %Z")
 
 
 def log_to_terminal(process: str = "") -> None:
-    """Print warnings of all loggers on standard error, with the local time and the name of its zone."""
+    """Print warnings of all loggers on standard error, with the local time."""
     form = f"%(asctime)s {process}%(levelname)s %(message)s"
     logging.basicConfig(format=form, datefmt="%Y-%m-%d %H:%M:%S %Z", level=logging.WARNING)
 
@@ -115,7 +115,7 @@ def log_to_terminal(process: str = "") -> None:
 def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int, int | None], None]]:
     """Show the progress of a job on a terminal. Yield a function that takes the finished number and the total."""
     if not errors.is_terminal:
-        # If the output is no terminal, rich before 14.3 prints an empty line even for a bar that is switched off.
+        # Without a terminal, rich before 14.3 prints an empty line even for a disabled bar.
         yield lambda done, total: None
         return
     from rich.progress import (
@@ -135,7 +135,7 @@ def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int, in
         TimeElapsedColumn(),
         TextColumn("left:"),
         TimeRemainingColumn(),
-        # Pass a real console, because a bar uses it as a context manager.
+        # A bar uses the console as a context manager, which needs the real console.
         console=getattr(errors, "made", errors),
         transient=True,
     ) as bar:
@@ -147,8 +147,8 @@ def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int, in
 def job(doing: str) -> Iterator[Callable[[Progress], None]]:
     """Show the progress of a job over threads. Yield the function to call after each thread.
 
-    Ctrl-C ends the command, and prints the number of finished threads. Each thread is one transaction, so the job can
-    be run again.
+    Ctrl-C ends the command, and prints how many threads are finished. Each thread is one transaction, so the job can be
+    run again.
     """
     done, total = 0, 0
 
@@ -169,13 +169,13 @@ def job(doing: str) -> Iterator[Callable[[Progress], None]]:
 def command_of(name: str, *arguments: str, **options: str | None) -> str:
     """Return a command line, quoted for a shell. Options that are `None` are left out."""
     given = [part for option, value in options.items() if value is not None for part in (f"--{option}", value)]
-    # An id may begin with a dash. After `--`, it is not taken for an option.
+    # After `--`, an id that begins with a dash is not taken for an option.
     is_marked = any(one.startswith("-") for one in arguments)
     return shlex.join([name, *given, "--", *arguments] if is_marked else [name, *arguments, *given])
 
 
 def print_command(program: str, name: str, *arguments: str, **options: str | None) -> None:
-    """Print a command to paste. If the terminal is too narrow, break it into two lines that a shell joins."""
+    """Print a command to paste. On a narrow terminal, break it into two lines that a shell joins."""
     rest = command_of(name, *arguments, **options)
     is_narrow = console.is_terminal and len(program) + len(rest) + 3 > console.width
     parts = [f"{program} \\", f"    {rest}"] if is_narrow else [f"{program} {rest}"]
@@ -190,7 +190,7 @@ def print_json(*documents: Any) -> None:
 
 
 def print_json_page(items: Iterable[Any], following: str | None = None) -> None:
-    """Print the items of a page as JSON, one per line. If there are more, say so on standard error."""
+    """Print items as JSON, one per line. If there are more, say so on standard error."""
     print_json(*items)
     if following:
         errors.print("there are more (--limit)", style="dim")
@@ -209,8 +209,7 @@ def as_json(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if is_dataclass(value) and not isinstance(value, type):
-        # PostgreSQL returns times of rows in the server's time zone, so convert them to UTC. Times inside a state are
-        # not changed.
+        # PostgreSQL returns times of rows in the server's time zone. Times inside a state keep their zone.
         return {field.name: as_json(utc(getattr(value, field.name))) for field in fields(value)}
     if hasattr(value, "model_dump"):
         return as_json(value.model_dump())
@@ -227,7 +226,7 @@ def utc(value: Any) -> Any:
 
 
 def one_of(*choices: str) -> Callable[[str | None], str | None]:
-    """Return a callback that refuses an option whose value is not among the choices."""
+    """Return a callback that refuses any other value of an option."""
 
     def check(value: str | None) -> str | None:
         if value is not None and value not in choices:
@@ -252,11 +251,10 @@ def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
 def print_table(table: Table, *, spare: Sequence[str] = (), prose: Sequence[str] = ()) -> None:
     """Print a table, no wider than the terminal.
 
-    On a narrow terminal, columns are left out, empty ones first. Then wide cells are folded. A pipe or a file gets the
-    whole table.
+    On a narrow terminal, columns are left out, empty columns first. Then wide cells are folded. A pipe or a file gets
+    the whole table.
 
     Args:
-        table: The table.
         spare: Headers of columns that may be left out, the least important first.
         prose: Headers of columns that may be folded before a column is left out.
     """
@@ -293,7 +291,7 @@ def show(
     spare: Sequence[str] = (),
     prose: Sequence[str] = (),
 ) -> None:
-    """Print a page as a table. Say if it is empty, or if there are more items."""
+    """Print a page as a table, and whether there are more items."""
     if not rows:
         console.print(f"no {_plural(noun)}")
         return
@@ -314,7 +312,6 @@ def _width_of(table: Table, prose: Sequence[str] = ()) -> int:
 
 
 def _without(table: Table, headers: Sequence[str]) -> Table:
-    """Return a copy of a table without some columns."""
     kept = [column for column in table.columns if column.header not in headers]
     copy = Table(box=table.box)
     for column in kept:

@@ -30,7 +30,7 @@ def cost(
     ctx: typer.Context,
     by: Annotated[
         str,
-        typer.Option(metavar="KEYS", help=f"Keys with commas: {', '.join(USAGE_KEYS)}.", callback=_check_keys),
+        typer.Option(metavar="KEYS", help=f"Keys, separated by commas: {', '.join(USAGE_KEYS)}.", callback=_check_keys),
     ] = "agent,model",
     since: Annotated[str, typer.Option(metavar="AGE", help=SINCE_HELP)] = "30d",
     limit: LimitOption = 50,
@@ -85,13 +85,14 @@ def prices(
 def price(
     ctx: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model, as `pgstate cost` names it.")],
-    input: Annotated[str, typer.Option(metavar="AMOUNT", help="Per million tokens read.")],
-    output: Annotated[str, typer.Option(metavar="AMOUNT", help="Per million tokens written.")],
+    input: Annotated[str, typer.Option(metavar="AMOUNT", help="Price of a million input tokens.")],
+    output: Annotated[str, typer.Option(metavar="AMOUNT", help="Price of a million output tokens.")],
     cache_read: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help="Per million tokens read from a cache; by default as --input.")
+        str | None,
+        typer.Option(metavar="AMOUNT", help="Price of a million cached input tokens; by default as --input."),
     ] = None,
     reasoning: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help="Per million tokens of reasoning; by default as --output.")
+        str | None, typer.Option(metavar="AMOUNT", help="Price of a million reasoning tokens; by default as --output.")
     ] = None,
     provider: Annotated[str, typer.Option(metavar="NAME", help="The provider; by default any.")] = "",
     since: Annotated[
@@ -119,11 +120,6 @@ def price(
 
 
 def _amount(name: str, text: str) -> Decimal:
-    """Return an amount of money.
-
-    Raises:
-        ConfigurationError: If the text is no number.
-    """
     try:
         return Decimal(text)
     except ArithmeticError:

@@ -79,7 +79,7 @@ def privacy(
 ) -> None:
     """Export or erase what is stored about a user, with receipts.
 
-    The exit code is 1 if some data is kept or cannot be exported, or a receipt is not valid.
+    The exit code is 1 if some data is kept or cannot be exported, or if a receipt is not valid.
     """
     target: Target = ctx.obj
     what: dict[str, Any] = {"user_id": user, "thread_id": thread, "message_id": message}
@@ -120,14 +120,14 @@ def privacy(
         print_json(as_json(done) | {"is_complete": done.is_complete})
     else:
         _print(done, dry_run)
-    # Write the file last. If this fails, the receipt can be read from the database by the id in the output above.
+    # If writing the file fails, the printed id still leads to the receipt in the database.
     if to is not None and done.receipt is not None:
         _write(to, _text(done.receipt))
     raise typer.Exit(int(not done.is_complete))
 
 
 def _export(state: PGState, user: str, to: Path | None) -> bool:
-    """Write all that is stored about a user, and print what cannot be read. Return whether the export is whole."""
+    """Write all that is stored about a user, and print what cannot be exported. Return whether the export is whole."""
     is_whole = True
 
     def tell(problem: str) -> None:
@@ -162,7 +162,6 @@ def _print(done: Erasure, dry_run: bool) -> None:
 
 @contextmanager
 def _writing(file: Path) -> Iterator[None]:
-    """Raise a `ConfigurationError` if a file cannot be written."""
     try:
         yield
     except OSError as error:
@@ -175,11 +174,6 @@ def _write(file: Path, text: str) -> None:
 
 
 def _check_writable(file: Path) -> None:
-    """Check that a file can be written, and leave it as it is.
-
-    Raises:
-        ConfigurationError: If it cannot be written.
-    """
     with _writing(file):
         is_new = not os.path.lexists(file)
         file.open("ab").close()
@@ -188,11 +182,6 @@ def _check_writable(file: Path) -> None:
 
 
 def _stored(found: StoredErasure | None, erasure_id: str) -> Mapping[str, Any]:
-    """Return the receipt of an erasure.
-
-    Raises:
-        NotFoundError: If there is no such erasure, or it has not ended.
-    """
     if found is None or found.receipt is None:
         why = "there is no erasure" if found is None else "there is no receipt yet of erasure"
         raise NotFoundError(f"{why} {erasure_id!r}")

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 CANCELLATIONS: Final = ("cancel", "interrupt", "rollback")
 LETTER_ACTIONS: Final = ("list", "retry", "discard")
 _CONFIG: Final = "langgraph.json"
-# Seconds to wait for threads of blocking nodes. After this time, the process ends without waiting for them.
+# Seconds that the end of the process waits for threads of blocking nodes.
 _THREAD_SECONDS: Final = 1.0
 # Seconds between two checks of why a run does not begin.
 _TELL_SECONDS: Final = 2.0
@@ -71,30 +71,35 @@ def worker(
     ctx: typer.Context,
     graphs: GraphsArgument = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"The graphs of a {_CONFIG}; ./{_CONFIG} without a GRAPH.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=f"Run the graphs of this {_CONFIG}; by default ./{_CONFIG} if no GRAPH is given."
+        ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop when no run can be claimed.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at the same time.")] = 10,
     queue: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Serve this queue; may be repeated; by default `default`.")
+        list[str] | None, typer.Option(metavar="NAME", help="Serve this queue (by default `default`); may be repeated.")
     ] = None,
     version: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Also run runs of this version; may be repeated."),
+        typer.Option(metavar="NAME", help="Also execute runs of this version; may be repeated."),
     ] = None,
     drain_timeout: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long runs may take to stop after SIGTERM.")
     ] = 30.0,
     metrics_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, metavar="N", show_default=False, help="Port of the metrics for Prometheus."),
+        typer.Option(
+            min=0, max=65535, metavar="N", show_default=False, help="Serve metrics for Prometheus at this port."
+        ),
     ] = None,
     metrics_host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address of the metrics.")] = "127.0.0.1",
     adopt: Annotated[bool, typer.Option("--adopt", help="Also take over crashed runs that were not enqueued.")] = False,
     otlp_endpoint: OtlpEndpointOption = None,
     otlp_content: OtlpContentOption = False,
 ) -> None:
-    """Run graphs from the queue. It ends at SIGTERM. The exit code is 0 after a drain, else 130 or 143."""
+    """Run graphs from the queue. The worker ends at SIGTERM. The exit code is 0 after a drain, else 130 or 143."""
     from langgraph_pgstate.worker.graphs import load_config, load_graphs
     from langgraph_pgstate.worker.state_config import load_memory_options, load_state_config
 
@@ -135,16 +140,16 @@ def enqueue(
     graph: Annotated[str, typer.Argument(metavar="GRAPH", help="Name of the graph, as the workers know it.")],
     input: Annotated[
         str | None,
-        typer.Argument(metavar="JSON", help="The input; by default the thread is resumed.", show_default=False),
+        typer.Argument(metavar="JSON", help="The input. Without it, the thread is resumed.", show_default=False),
     ] = None,
     thread: Annotated[str | None, typer.Option(metavar="ID", help="The thread; by default a new one.")] = None,
     run: Annotated[
-        str | None, typer.Option(metavar="ID", help="The id of the run, which is enqueued only once.")
+        str | None, typer.Option(metavar="ID", help="The id of the run. A run with this id is enqueued only once.")
     ] = None,
     queue: Annotated[str, typer.Option(metavar="NAME", help="The queue.")] = "default",
     priority: Annotated[int, typer.Option(metavar="N", help="Runs of higher priority are claimed first.")] = 0,
     key: Annotated[
-        str, typer.Option(metavar="KEY", help="A key, such as a user: keys take turns, and have limits.")
+        str, typer.Option(metavar="KEY", help="A key, such as a user. Keys take turns, and can have limits.")
     ] = "",
     version: Annotated[str, typer.Option(metavar="NAME", help="Version of the workers that may run it.")] = "",
     strategy: Annotated[
@@ -156,10 +161,11 @@ def enqueue(
         ),
     ] = "enqueue",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end, and print the state; say why, if the run does not begin.")
+        bool,
+        typer.Option("--wait", help="Wait for the end, then print the state. Meanwhile, say why a run does not begin."),
     ] = False,
 ) -> None:
-    """Enqueue a run of a graph, which a worker executes."""
+    """Enqueue a run of a graph. A worker executes the run."""
     given = input_of(input)
     target: Target = ctx.obj
     with target.connect() as state:
@@ -179,7 +185,7 @@ def join(
         str | None, typer.Option(metavar="ID", help="Only events after this one.", show_default=False)
     ] = None,
 ) -> None:
-    """Print the events of a run, past and live, until it ends.
+    """Print the events of a run, past and live, until the run ends.
 
     Each event is a line of JSON. If no worker accepts the run, the command says so and waits for one.
     """
@@ -198,7 +204,7 @@ def join(
 
 
 def _wait(target: Target, state: PGState, handle: RunHandle) -> Any:
-    """Wait for a run's end, and return its final state. Print on standard error the run, and why it is pending."""
+    """Wait for a run's end, and return its final state. Print why the run is pending."""
     errors.print(f"run {handle.run_id} of thread {escape(handle.thread_id)} is enqueued")
     told: str | None = None
     try:
@@ -215,14 +221,13 @@ def _wait(target: Target, state: PGState, handle: RunHandle) -> Any:
 
 
 def _leave_waiting(target: Target, thread_id: str, run_id: str, last: str | None) -> NoReturn:
-    """After Ctrl-C, print the command that waits for the run again, and end this one."""
+    """Print the command that waits for the run again, and end this command."""
     command = f"{target.program()} {command_of('join', thread_id, run_id, after=last)}"
     errors.print(f"[yellow]stopped waiting; the run stays in the queue, or goes on.[/] Its events: {escape(command)}")
     raise typer.Exit(INTERRUPTED) from None
 
 
 def _print_enqueued(target: Target, handle: RunHandle, values: Any) -> None:
-    """Print a run that was enqueued, or its final state."""
     facts = {"thread_id": handle.thread_id, "run_id": handle.run_id}
     if target.is_json:
         print_json(facts if values is ... else facts | {"values": values})
@@ -233,11 +238,7 @@ def _print_enqueued(target: Target, handle: RunHandle, values: Any) -> None:
 
 
 def input_of(text: str | None) -> Any:
-    """Return the input of a graph from JSON text.
-
-    Raises:
-        ConfigurationError: If the text is not JSON.
-    """
+    """Return the input of a graph from JSON text."""
     try:
         return None if text is None else json.loads(text)
     except ValueError as error:
@@ -252,7 +253,7 @@ def cancel(
         str,
         typer.Option(
             metavar="NAME",
-            help="cancel; interrupt ends it as interrupted; rollback also deletes its checkpoints.",
+            help="cancel; interrupt: end the run as interrupted; rollback: also delete its checkpoints.",
             callback=one_of(*CANCELLATIONS),
         ),
     ] = "cancel",
@@ -303,25 +304,32 @@ def dead_letters(
 def resume(
     ctx: typer.Context,
     thread: Annotated[
-        str | None, typer.Argument(metavar="THREAD", help="An interrupted thread; by default crashed runs.")
+        str | None,
+        typer.Argument(metavar="THREAD", help="The interrupted thread. Without it, crashed runs are resumed."),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every crashed run that was not enqueued and can be resumed.")
+        bool, typer.Option("--all", help="Resume every crashed run that was not enqueued and can be resumed.")
     ] = False,
     graph: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="The graph of THREAD; or only crashed runs of this graph, may be repeated."),
+        typer.Option(
+            metavar="NAME",
+            help="The graph of THREAD. Without THREAD: only crashed runs of this graph; may be repeated.",
+        ),
     ] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(metavar="ID", help="With THREAD: only if this is its newest checkpoint.", show_default=False),
     ] = None,
-    queue: Annotated[str, typer.Option(metavar="NAME", help="The queue of a run that was not enqueued.")] = "default",
+    queue: Annotated[
+        str, typer.Option(metavar="NAME", help="The queue, if the interrupted run was not enqueued.")
+    ] = "default",
     wait: Annotated[bool, typer.Option("--wait", help="With THREAD: wait for the end, and print the state.")] = False,
 ) -> None:
     """Resume an interrupted thread, or crashed runs.
 
-    It enqueues a run, which a worker executes. A thread is resumed with its stored answers, or after a breakpoint.
+    The command enqueues a run, which a worker executes. The run continues with the stored answers, or after a
+    breakpoint.
     """
     target: Target = ctx.obj
     if thread is None:
@@ -354,11 +362,7 @@ def resume(
 
 
 def _resume(state: PGState, thread_id: str, graph: str | None, checkpoint: str | None, queue: str) -> RunHandle:
-    """Enqueue the run that resumes an interrupted thread.
-
-    Raises:
-        PGStateError: If the thread is not interrupted, is busy or has advanced, or if its graph is unknown.
-    """
+    """Enqueue the run that resumes an interrupted thread."""
     found = state.threads.get(thread_id)
     if found is None or found.head_checkpoint_id is None:
         raise absent(state.threads, thread_id, f"there is no thread {thread_id!r} with checkpoints")
@@ -376,7 +380,7 @@ def _resume(state: PGState, thread_id: str, graph: str | None, checkpoint: str |
     configurable = {name: value for name, value in owner.items() if value is not None}
     known = _known_graphs(state)
     if graph is None:
-        # If no graph is known here, the run waits for a worker that has a graph of the recorded name.
+        # If no graph is known, the run waits for a worker with the recorded graph.
         graph = found.agent if not known or found.agent in known else min(known) if len(known) == 1 else None
     config = {"configurable": configurable}
     try:
@@ -420,7 +424,6 @@ def _work(
     once: bool,
     metrics: tuple[str, int | None],
 ) -> int:
-    """Run a worker until it stops, and return its exit code."""
     from langgraph_pgstate.options import PoolSettings
     from langgraph_pgstate.server.langgraph_platform import serving
     from langgraph_pgstate.state import AsyncPGState
@@ -436,12 +439,12 @@ def _work(
                 await state.memory.setup_indexes()
                 served = {name: source.with_store(state.memory) for name, source in graphs.items()}
             worker = AsyncWorker(state, served, **options)
-            # Graphs may import the ledger of `agent_server`. Make it use this state, as `serve` does.
+            # Graphs may import the ledger of `agent_server`, which uses this state.
             with serving(state):
                 return await (worker.run_until_idle() if once else worker.run_forever())
 
     loop = asyncio.new_event_loop()
-    # Blocking nodes run in these threads. One run may use several at the same time.
+    # Threads for blocking nodes. One run may use several threads at the same time.
     threads = ThreadPoolExecutor(max(32, 4 * options["concurrency"]))
     loop.set_default_executor(threads)
     try:
@@ -452,11 +455,7 @@ def _work(
 
 
 def _serve_metrics(state: AsyncPGState, host: str, port: int) -> None:
-    """Serve the metrics of a state, in daemon threads.
-
-    Raises:
-        ConfigurationError: If it cannot listen on the address, or a package is missing.
-    """
+    """Serve the metrics of a state, in daemon threads."""
     try:
         from prometheus_client import start_http_server
 

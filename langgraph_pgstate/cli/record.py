@@ -76,7 +76,7 @@ def runs(
     queued: Annotated[bool, typer.Option("--queued", help="Only pending and running runs of the queue.")] = False,
     limit: LimitOption = 20,
 ) -> None:
-    """List runs with status, duration and cost, newest first. Runs that no worker accepts are marked."""
+    """List runs with status, duration and cost, newest first. Say which queued runs no worker accepts."""
     options: dict[str, Any] = {"user_id": user, "agent": agent, "min_steps": min_steps, "limit": limit}
     if since:
         options["since"] = age(since)
@@ -135,7 +135,7 @@ def _queued(target: Target, thread: str | None, limit: int) -> None:
 
 
 def why_pending(target: Target, part: Runs, thread_id: str, run_id: str) -> str | None:
-    """Return why a run is pending; `None` if it runs or has ended, or a worker is about to claim it."""
+    """Return why a run is pending; `None` if it is not, or if a worker is about to claim it."""
     for queued in part.queued(thread_id=thread_id, status="pending").items:
         if queued.run_id == run_id:
             if queued.is_accepted:
@@ -180,7 +180,7 @@ def trace(
     if not roots:
         console.print("[dim]no spans of this run were recorded[/]")
     for root in roots:
-        # A run's `started_at` is the start of its last attempt. Spans of earlier attempts began before it.
+        # `started_at` is the start of the last attempt. Spans of earlier attempts began before.
         beginning = min(found.started_at, root.span.started_at)
         if len(roots) > 1:
             console.print(f"[dim]{format_time(root.span.started_at, seconds=True)}[/]")
@@ -214,13 +214,15 @@ def maintain(
     months: Annotated[int, typer.Option(min=0, max=120, metavar="N", help="Make partitions for N months.")] = 2,
     drop_older_than: Annotated[
         int | None,
-        typer.Option(min=1, metavar="MONTHS", help="Drop spans of older months; by default keep all."),
+        typer.Option(min=1, metavar="MONTHS", help="Drop spans of months older than this; by default keep all."),
     ] = None,
-    stream_ttl: Annotated[str, typer.Option(metavar="AGE", help="Keep events of runs at least this long.")] = "1d",
+    stream_ttl: Annotated[
+        str, typer.Option(metavar="AGE", help="Keep the streamed events of runs at least this long.")
+    ] = "1d",
 ) -> None:
     """Make partitions, end dead runs, sweep expired threads.
 
-    Run it daily. A run is dead if its process has died. The exit code is 1 if a policy of retention failed on some
+    Run it daily. A run is dead if its process has died. The exit code is 1 if a retention policy failed on some
     threads.
     """
     target: Target = ctx.obj
@@ -252,7 +254,7 @@ def sweep(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
 ) -> None:
-    """Delete or prune expired threads that are not in use. `maintain` does it, too."""
+    """Delete or prune expired threads that are not in use. `maintain` also does this."""
     target: Target = ctx.obj
     with target.connect() as state:
         result = state.threads.sweep(limit=limit, dry_run=True) if dry_run else _sweep(state, limit)
@@ -298,7 +300,7 @@ def expire(
 
 
 def _sweep(state: PGState, limit: int | None) -> PruneResult:
-    """Delete or prune expired threads page by page, with a progress bar over the threads that are expired now."""
+    """Sweep page by page, with a progress bar over the threads that are expired now."""
     total = state.threads.sweep(limit=limit, dry_run=True).threads
     result = PruneResult()
     with job("sweeping expired") as advance:
@@ -321,11 +323,7 @@ def _swept(result: PruneResult) -> str:
 
 
 def find_run(part: Runs, thread_id: str, run_id: str | None) -> Run:
-    """Return the run whose id is given, or begins or ends with the given text; by default the newest.
-
-    Raises:
-        NotFoundError: If there is no such run, or more than one.
-    """
+    """Return a run by its id, or by the beginning or end of its id; by default the newest run."""
     if run_id and (found := part.get(thread_id, run_id)):
         return found
     recent = part.list(thread_id=thread_id, limit=1000).items

@@ -40,22 +40,24 @@ def retention(
     metadata: Annotated[
         str | None, typer.Option(metavar="JSON", help="With set: only threads whose metadata contain this object.")
     ] = None,
-    content_after: Annotated[str | None, _age_option("remove what was said from spans, messages and runs")] = None,
+    content_after: Annotated[str | None, _age_option("remove contents of spans, messages and runs of this age")] = None,
     prune_after: Annotated[str | None, _age_option("prune checkpoints of this age")] = None,
     keep_last: Annotated[
         int, typer.Option(min=1, metavar="N", help="With --prune-after: number of newest checkpoints to keep.")
     ] = 1,
-    archive_after: Annotated[str | None, _age_option("archive threads without activity")] = None,
+    archive_after: Annotated[str | None, _age_option("archive threads after this time without activity")] = None,
     archive_to: Annotated[
         str | None, typer.Option(metavar="URL", help="With --archive-after: the place, like s3://bucket/prefix.")
     ] = None,
-    delete_after: Annotated[str | None, _age_option("delete threads without activity, also archived ones")] = None,
+    delete_after: Annotated[
+        str | None, _age_option("delete threads, also archived ones, after this time without activity")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With apply: only count, and estimate the bytes.")] = False,
 ) -> None:
     """Set how long threads are kept, and what happens then.
 
-    `maintain` and workers apply the policies. They do not change a thread under a legal hold. The exit code of `apply`
-    is 1 if a policy failed on threads that are due.
+    `maintain` and workers apply the policies. Policies do not change a thread under a legal hold. The exit code of
+    `apply` is 1 if a policy failed on some threads.
     """
     target: Target = ctx.obj
     if name is None and action in ("set", "remove"):

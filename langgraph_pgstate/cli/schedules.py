@@ -46,7 +46,7 @@ def schedule(
         str,
         typer.Option(
             metavar="NAME",
-            help="Ticks that no worker handled in time: skip them, run once, or all.",
+            help="For ticks that no worker handled in time: skip them, run once, or run all.",
             callback=one_of("skip", "once", "all"),
         ),
     ] = "skip",
@@ -56,7 +56,7 @@ def schedule(
     queue: Annotated[str, typer.Option(metavar="NAME", help="The queue.")] = "default",
     limit: LimitOption = 20,
 ) -> None:
-    """List schedules; add, pause, resume or trigger one. A schedule enqueues runs. `delete` removes one."""
+    """List schedules; add, pause, resume, trigger or delete one. A schedule enqueues runs."""
     target: Target = ctx.obj
     if (action == "list") is not (name is None) or (action == "add") is not (cron is not None):
         raise ConfigurationError(

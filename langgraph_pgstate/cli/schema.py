@@ -1,4 +1,4 @@
-"""The commands that make, migrate and show the tables: `setup`, `tenancy`, `migrate`, `status`."""
+"""The commands that make, migrate and show the tables: `setup`, `tenancy`, `migrate` and `status`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def setup(
     ] = False,
     tenancy: Annotated[
         str | None,
-        typer.Option(metavar="rls", show_default=False, help="Keep tenants apart by row-level security (new tables)."),
+        typer.Option(
+            metavar="rls", show_default=False, help="Keep tenants apart by row-level security; only for new tables."
+        ),
     ] = None,
     operators: _OperatorsOption = None,
     workers: _WorkersOption = None,
@@ -39,14 +41,14 @@ def setup(
         bool, typer.Option("--audit", help="Chain events by hashes from now on, for `pgstate audit`.")
     ] = False,
 ) -> None:
-    """Make the tables, or update them to the newest version. It can be repeated."""
+    """Make the tables, or update them to the newest version. Safe to repeat."""
     from langgraph_pgstate.admin.api import Admin
 
     target: Target = ctx.obj
     if sql and tenancy is not None:
         raise ConfigurationError("--sql prints no row-level security: leave out --tenancy")
     if sql and audit:
-        raise ConfigurationError("--sql does not print what turns on the audit: leave out --audit")
+        raise ConfigurationError("--sql prints no statements for the audit: leave out --audit")
     if sql:
         script = Admin.setup_script(target.schema)
         if target.is_json:
@@ -90,20 +92,20 @@ def tenancy(
             min=1,
             metavar="N",
             show_default=False,
-            help="Number of the label in namespaces of memories and files that is their tenant, from 1.",
+            help="Position of the tenant in namespaces of memories and files; 1 is the first label.",
         ),
     ] = None,
     operators: _OperatorsOption = None,
     workers: _WorkersOption = None,
-    prepare: Annotated[bool, typer.Option("--prepare", help="Prepare the move; the next call ends it.")] = False,
+    prepare: Annotated[bool, typer.Option("--prepare", help="Only prepare the move; the next call ends it.")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Undo a move that has not ended.")] = False,
 ) -> None:
-    """Move tables that have rows to tenants. The application may run. Repeat it after an interruption."""
+    """Move existing rows to tenants. The application may run. Repeat the command after an interruption."""
     from langgraph_pgstate.schema.types import TenancyProgress
 
     target: Target = ctx.obj
     if target.tenant is not None:
-        raise ConfigurationError("tenancy moves all rows: leave out --tenant, and name their tenant by --to")
+        raise ConfigurationError("tenancy moves all rows: leave out --tenant, and give the tenant by --to")
     options = (tenant, tenant_from, otherwise, namespace_part, operators, workers)
     if undo and (prepare or any(one is not None for one in options)):
         raise ConfigurationError("--undo takes no other options")

@@ -38,19 +38,24 @@ def serve(
     graphs: GraphsArgument = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help=f"Graphs, auth and store of a {_CONFIG}; ./{_CONFIG} without a GRAPH."),
+        typer.Option(
+            metavar="FILE",
+            help=f"Use graphs, auth and store of this file; by default ./{_CONFIG} if no GRAPH is given.",
+        ),
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")] = SERVER_PORT,
     workers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of processes. One that dies is started again.")
+        int, typer.Option(min=1, metavar="N", help="Number of processes. A process that dies is started again.")
     ] = 1,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at the same time, in each process.")] = 10,
-    no_worker: Annotated[bool, typer.Option("--no-worker", help="Run nothing here: other workers do.")] = False,
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Execute no runs here; leave them to workers.")
+    ] = False,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse requests that change data.")] = False,
     rate_limit: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Maximum requests per minute of a user; without auth, of an address."),
+        typer.Option(metavar="N", help="Maximum requests per minute for each user; without auth, for each address."),
     ] = None,
     max_body_size: Annotated[
         int | None, typer.Option(min=1, metavar="BYTES", help="Maximum bytes of a request; 16 MiB by default.")
@@ -66,7 +71,7 @@ def serve(
     otlp_endpoint: OtlpEndpointOption = None,
     otlp_content: OtlpContentOption = False,
 ) -> None:
-    """Serve graphs over LangGraph's HTTP protocol, and run them. It ends at SIGTERM; at once at a second signal."""
+    """Serve graphs over LangGraph's HTTP protocol, and run them. It ends at SIGTERM, and at once at a second signal."""
     try:
         from langgraph_pgstate.server.rates import RateLimit
         from langgraph_pgstate.server.serving import listen
@@ -90,11 +95,11 @@ def serve(
     if config is not None:
         from langgraph_pgstate.worker.graphs import load_environment
 
-        # Load the configuration before the database is opened, because its environment may name the database.
+        # The environment of the configuration may name the database.
         load_environment(config)
         target = target.with_environment()
     with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:
-        # The limit is made before the fork, so that all processes share its counts.
+        # Make the limit before the fork, so that all processes share its counts.
         limit = None if rate_limit is None else RateLimit(rate_limit)
         options: ServerOptions = {"worker": worker, "read_only": read_only, "rate_limit": limit}
         if receipt_key is not None:
@@ -180,7 +185,10 @@ def inspect(
         int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")
     ] = INSPECTOR_PORT,
 ) -> None:
-    """Show threads, runs and costs as pages in a browser. It serves this machine until SIGTERM, and writes nothing."""
+    """Show threads, runs and costs as pages in a browser.
+
+    The command serves only this machine, until SIGTERM. It writes nothing.
+    """
     try:
         from langgraph_pgstate.server.app import create_app
         from langgraph_pgstate.server.serving import listen, run

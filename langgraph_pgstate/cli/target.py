@@ -48,7 +48,7 @@ class Target:
 
     @property
     def place(self) -> str:
-        """A description of the server, without its password."""
+        """Description of the server, without its password."""
         return "the given server" if self.dsn else f"embedded, data in {DEFAULT_EMBEDDED_PATH}/"
 
     def program(self) -> str:
@@ -67,14 +67,7 @@ class Target:
         return name + dsn + schema + tenant
 
     def encryption(self, *, accept_plain: bool = False) -> Encryption | None:
-        """Return the encryption that the environment configures.
-
-        Args:
-            accept_plain: Whether content that is not encrypted may be read.
-
-        Raises:
-            ConfigurationError: If the environment is invalid.
-        """
+        """Return the encryption that the environment configures. With `accept_plain`, plain content is read, too."""
         from langgraph_pgstate import Encryption
 
         return Encryption.from_environment(os.environ, accept_plain=accept_plain)
@@ -82,21 +75,13 @@ class Target:
     def with_environment(self) -> Target:
         """Return this target, with the DSN of the environment if no DSN is given.
 
-        Call it after a configuration file was loaded, because the file may set the environment's DSN.
+        Call it after loading a configuration file, because the file may set the environment's DSN.
         """
         return self if self.dsn is not None else replace(self, dsn=dsn_from_environment(os.environ))
 
     @contextmanager
     def open(self, *, create: bool = False) -> Iterator[str]:
-        """Return the DSN. An embedded server runs until the end of the `with` block.
-
-        Args:
-            create: Whether an embedded database may be made if there is none.
-
-        Raises:
-            NotFoundError: If there is no database.
-            ConfigurationError: If the DSN is empty or cannot be read.
-        """
+        """Yield the DSN. An embedded server runs until the block ends. `create` allows a new database."""
         check_schema_name(self.schema)
         if self.dsn is not None:
             from langgraph_pgstate.db.dsn import read_dsn
@@ -104,12 +89,12 @@ class Target:
             read_dsn(self.dsn, DSN_VARIABLE if self.dsn == os.environ.get(DSN_VARIABLE) else "--dsn")
             yield self.dsn
             return
-        # Refuse an environment variable that is empty, because typer ignores it.
+        # Refuse an empty environment variable, which typer ignores.
         dsn_from_environment(os.environ)
         if not create and not _holds_data(Path(DEFAULT_EMBEDDED_PATH)):
             raise NotFoundError(
-                f"no database: give --dsn or set {DSN_VARIABLE}; there is no embedded one in "
-                f"{DEFAULT_EMBEDDED_PATH}/ here (`pgstate setup` makes it)"
+                f"no database: give --dsn or set {DSN_VARIABLE}, or make an embedded database by `pgstate setup` "
+                f"({DEFAULT_EMBEDDED_PATH}/ has none)"
             )
         from langgraph_pgstate.db.embedded import embedded_server
 
@@ -120,13 +105,7 @@ class Target:
     def admin(
         self, *, create: bool = False, serde: SerializerProtocol | None = None, accept_plain: bool = False
     ) -> Iterator[Admin]:
-        """Connect for administration of tables of any version.
-
-        Args:
-            create: Whether an embedded database may be made if there is none.
-            serde: The application's serializer, if it is not the default.
-            accept_plain: Whether content that is not encrypted is read.
-        """
+        """Connect for administration of tables of any version."""
         from langgraph_pgstate.admin.api import Admin
 
         given: Any = {"schema": self.schema, "tenant": self.tenant, "serde": serde}
@@ -135,11 +114,7 @@ class Target:
             yield admin
 
     def check(self, dsn: str) -> None:
-        """Check that the tables exist and are up to date. Writes nothing.
-
-        Raises:
-            SchemaError: If the tables are missing or of another version.
-        """
+        """Check that the tables exist and are up to date."""
         from langgraph_pgstate.state import PGState
 
         with PGState.open(dsn, schema=self.schema, pool=False) as state:
@@ -147,14 +122,7 @@ class Target:
 
     @contextmanager
     def connect(self, **options: Unpack[StateOptions]) -> Iterator[PGState]:
-        """Connect to tables that are up to date.
-
-        Args:
-            options: Options of the state.
-
-        Raises:
-            SchemaError: If the tables are missing or of another version.
-        """
+        """Connect to tables that are up to date."""
         from langgraph_pgstate.state import PGState
 
         where = {"schema": self.schema, "tenant": self.tenant, "encryption": self.encryption()}
@@ -165,13 +133,7 @@ class Target:
 
 
 def absent(threads: Threads, thread_id: str, why: str | None = None) -> PGStateError:
-    """Return the error of a command that finds nothing of a thread: the thread is archived, or does not exist.
-
-    Args:
-        threads: The threads.
-        thread_id: The thread.
-        why: The message if the thread is not archived.
-    """
+    """Return the error for a thread that is archived or missing. `why` is the message for a missing thread."""
     found = threads.get(thread_id)
     if found is not None and found.archived_at is not None:
         return ThreadArchivedError(thread_id, "", found.archived_at)

@@ -80,7 +80,7 @@ def conversation(
         str | None, typer.Option(metavar="NAME", help="The channel; by default `messages`, or the last changed one.")
     ] = None,
 ) -> None:
-    """Print the recorded messages of a thread. By default up to its newest checkpoint."""
+    """Print the recorded messages of a thread. By default, print all up to its newest checkpoint."""
     target: Target = ctx.obj
     with target.connect() as state:
         at = state.threads.find(thread, checkpoint)["configurable"]["checkpoint_id"] if checkpoint else None
@@ -164,7 +164,7 @@ def delete(
     ctx: typer.Context,
     thread: ThreadArgument,
     tombstone: Annotated[
-        str | None, typer.Option(metavar="AGE", help="How long to refuse late writes of guarded runs, like 1d.")
+        str | None, typer.Option(metavar="AGE", help="Refuse late writes of guarded runs for this long, like 1d.")
     ] = None,
     yes: YesOption = False,
 ) -> None:
@@ -188,7 +188,7 @@ def delete(
 
 
 def person(by: str | None) -> str:
-    """Return the name of the person who acts: the given one, or the user of this shell."""
+    """Return the name of the person who acts: the given name, or the user of this shell."""
     if not (name := by or shell_user()):
         raise typer.BadParameter("--by must name the person: this shell has no user")
     return name
@@ -250,7 +250,7 @@ def release(
 
 
 def leases(ctx: typer.Context, limit: LimitOption = 100) -> None:
-    """List the leases that are held, with their holders. The first to expire come first."""
+    """List the held leases and their holders. The first to expire come first."""
     target: Target = ctx.obj
     with target.connect() as state:
         page = state.leases.list(limit=limit)

@@ -36,7 +36,7 @@ def import_langgraph(
         typer.Option("--decrypt", help="Decrypt values of LangGraph's EncryptedSerializer by LANGGRAPH_AES_KEY."),
     ] = False,
 ) -> None:
-    """Copy threads from the tables of LangGraph's saver. It can be stopped and run again."""
+    """Copy threads from the tables of LangGraph's saver. A stopped copy can be run again."""
     serializer = _aes_serializer() if decrypt else None
     target: Target = ctx.obj
     with target.admin(create=True) as admin:
@@ -55,11 +55,7 @@ def import_langgraph(
 
 
 def _aes_serializer() -> EncryptedSerializer:
-    """Return LangGraph's serializer for the key in the environment.
-
-    Raises:
-        ConfigurationError: If there is no usable key, or pycryptodome is not installed.
-    """
+    """Return LangGraph's serializer for the key in the environment."""
     from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
     try:
@@ -76,7 +72,7 @@ def export_langgraph(
     overwrite: OverwriteOption = False,
     verify: VerifyOption = True,
 ) -> None:
-    """Copy threads to the tables of LangGraph's saver. Missing tables are made. It can be stopped and run again."""
+    """Copy threads to the tables of LangGraph's saver. Missing tables are made. A stopped copy can be run again."""
     target: Target = ctx.obj
     with target.admin() as admin, job("exporting") as advance:
         report = admin.export_langgraph(

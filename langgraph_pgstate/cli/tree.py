@@ -1,4 +1,4 @@
-"""The drawing of a thread's checkpoints as a tree, with forks as branches. Long sequences are folded."""
+"""The drawing of a thread's checkpoints as a tree. Long sequences are folded."""
 
 from __future__ import annotations
 
@@ -27,12 +27,9 @@ class Node:
     """A checkpoint in a drawing.
 
     Attributes:
-        id: Its id.
-        parent_id: The id of its parent.
-        step: Its superstep.
-        nodes: The nodes that ran, or the source if none did.
+        nodes: The nodes that ran in the superstep, or the source if none did.
         summary: What the superstep added.
-        writer: The process that wrote it, if the metadata names it.
+        writer: The process that wrote the checkpoint, if the metadata names it.
     """
 
     id: str
@@ -44,7 +41,7 @@ class Node:
 
 
 def short_id(checkpoint_id: str) -> str:
-    """Return the end of a checkpoint id, as the inspector's pages show it.
+    """Return the end of a checkpoint id, as the inspector shows it.
 
     Beginnings of ids are often equal, because a UUIDv6 begins with the time.
     """
@@ -52,13 +49,9 @@ def short_id(checkpoint_id: str) -> str:
 
 
 def outline(checkpoints: Iterable[CheckpointTuple]) -> list[Node]:
-    """Return the checkpoints of the root namespace, oldest first.
-
-    Args:
-        checkpoints: Newest first, as a saver lists them.
-    """
+    """Return the checkpoints of the root namespace, oldest first. The given checkpoints are newest first."""
     nodes = []
-    # A child comes before its parent. It waits here for its parent, with which it is compared.
+    # A child comes before its parent. The child waits here, because its parent is compared with it.
     pending: dict[str | None, list[CheckpointTuple]] = defaultdict(list)
     for item in checkpoints:
         if not item.config["configurable"].get("checkpoint_ns"):
@@ -69,14 +62,7 @@ def outline(checkpoints: Iterable[CheckpointTuple]) -> list[Node]:
 
 
 def draw(nodes: Sequence[Node], title: str, width: int, labels: Mapping[str, str] = _NO_LABELS) -> Tree:
-    """Return the tree of some nodes, with lines of at most `width` columns.
-
-    Args:
-        nodes: The nodes, oldest first.
-        title: The title of the tree.
-        width: Maximum width in columns.
-        labels: Labels by checkpoint id. A labelled checkpoint is not folded.
-    """
+    """Return the tree of nodes, which are oldest first. Checkpoints with labels are not folded."""
     children: dict[str | None, list[Node]] = defaultdict(list)
     known = {node.id for node in nodes}
     for node in nodes:
@@ -118,7 +104,6 @@ def _draw_chain(
 def _draw_folded(
     tree: Tree, nodes: Sequence[Node], styles: Mapping[str, str], marks: Mapping[str, str], width: int
 ) -> None:
-    """Draw several nodes as one line, unless they are few."""
     if len(nodes) > 2:
         steps = f"steps {nodes[0].step} to {nodes[-1].step}"
         tree.add(Text(f"⋮  {len(nodes)} more checkpoints, {steps}", style="dim"))
@@ -164,7 +149,7 @@ def _node(item: CheckpointTuple, parent: CheckpointTuple | None) -> Node:
 
 
 def _nodes(source: str, item: CheckpointTuple, parent: CheckpointTuple | None, new: Sequence[BaseMessage]) -> str:
-    """Return the nodes that ran in a superstep: their entries in `versions_seen` differ from those in the parent."""
+    """Return the nodes of a superstep: their entries in `versions_seen` differ from those in the parent."""
     if source != "loop":
         return source
     seen = item.checkpoint.get("versions_seen") or {}
@@ -177,7 +162,7 @@ def _nodes(source: str, item: CheckpointTuple, parent: CheckpointTuple | None, n
 
 
 def _new_messages(item: CheckpointTuple, parent: CheckpointTuple | None) -> list[BaseMessage]:
-    """Return the messages in a checkpoint's list of messages that its parent's list does not have."""
+    """Return the messages of a checkpoint that its parent does not have."""
     before = (parent.checkpoint.get("channel_values") or {}) if parent else {}
     for channel, value in (item.checkpoint.get("channel_values") or {}).items():
         if isinstance(value, list) and value and all(isinstance(element, BaseMessage) for element in value):

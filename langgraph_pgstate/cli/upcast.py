@@ -37,7 +37,7 @@ def upcast(
     thread: ThreadsOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only count.")] = False,
 ) -> None:
-    """Rewrite checkpoints in the newest version of the state. It can be stopped and run again."""
+    """Rewrite checkpoints in the newest version of the state. A stopped command can be run again."""
     steps = _attribute(upcasters)
     if not isinstance(steps, Mapping):
         raise ConfigurationError(f"--upcasters must name a dict of upcasters, got {upcasters}")
@@ -58,7 +58,7 @@ def upcast(
 
 
 def backfill(ctx: typer.Context, thread: ThreadsOption = None) -> None:
-    """Record the messages of threads that had no recorder. It can be stopped and run again."""
+    """Record the messages of threads that had no recorder. A stopped command can be run again."""
     target: Target = ctx.obj
     with target.connect() as state, job("reading") as advance:
         _check_threads(state.threads, thread)
