@@ -1,12 +1,12 @@
 """Encryption of one value under a data key, bound to its row. No I/O.
 
     bytes   `03 70 67 73` · data key (8 bytes) · nonce (12) · ciphertext and tag, by AES-256-GCM
-    text    `pgs1:` and base64 of the same without its first four bytes
+    text    `pgs1:` and base64 of these bytes without the first four
 
 The associated data are table, column and key of the row, so a value that was moved to another row, column or table does
 not decrypt. A value is encrypted under a subkey, which HMAC-SHA-256 derives from the data key and the first part of the
-row's key, such as the thread. Nonces are random and have only 12 bytes, which limits how many values one subkey can
-encrypt safely. With many subkeys, a data key can encrypt more values.
+row's key, such as the thread. Nonces are random and have only 12 bytes, so a single key can encrypt only a limited
+number of values safely. Subkeys raise this limit.
 """
 
 from __future__ import annotations
@@ -38,11 +38,7 @@ _LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
 
 
 def aes_gcm(key: bytes) -> Any:
-    """Return AES-GCM under a key.
-
-    Raises:
-        ConfigurationError: If `cryptography` is not installed.
-    """
+    """Return AES-GCM under a key."""
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
@@ -80,9 +76,9 @@ def key_id_of(value: bytes) -> str:
 
 
 def key_id_at(head: bytes | str, *, is_bytes: bool) -> str | None:
-    """Return the id of the data key of a value, from its first 12 bytes or 17 characters; `None` if it is plain.
+    """Return the data key's id from a value's first 12 bytes or 17 characters; `None` if the value is plain.
 
-    For damaged text, the result is an id that no key has.
+    For damaged text, return an id that no key has.
     """
     if is_bytes:
         return key_id_of(bytes(head)) if isinstance(head, bytes) and is_sealed(head) else None
@@ -100,11 +96,7 @@ def to_text(sealed: bytes) -> str:
 
 
 def from_text(text: str, where: str) -> bytes:
-    """Return an encrypted value from its text.
-
-    Raises:
-        DecryptionError: If the text was changed.
-    """
+    """Return an encrypted value from its text."""
     try:
         return MAGIC + base64.b64decode(text[len(TEXT_MAGIC) :], validate=True)
     except (binascii.Error, ValueError) as error:
@@ -117,34 +109,23 @@ def where(column: str, parts: Sequence[Any]) -> str:
 
 
 class DataKey:
-    """A data key that was unwrapped.
-
-    Args:
-        id: Its id, 16 hexadecimal digits.
-        scope: Its scope.
-        secret: The 32 bytes of the key.
-    """
+    """A data key that was unwrapped. Its `id` has 16 hexadecimal digits, and its secret has 32 bytes."""
 
     __slots__ = ("_raw_id", "_secret", "_subkeys", "id", "scope")
 
     def __init__(self, id: str, scope: str, secret: bytes) -> None:
         self.id, self.scope = id, scope
         self._raw_id, self._secret = bytes.fromhex(id), secret
-        # For each first part of a row's key: the subkey's cipher, and the HMAC key from which stable nonces are made.
+        # By first part of a row's key: the subkey's cipher, and the HMAC key from which stable nonces are made.
         self._subkeys: dict[str, tuple[Any, bytes]] = {}
 
     def __repr__(self) -> str:
         return f"<DataKey {self.id}>"
 
     def seal(self, column: str, parts: Sequence[Any], content: bytes, *, is_stable: bool = False) -> bytes:
-        """Return encrypted content, bound to its row.
+        """Return encrypted content, bound to its column (`table.column`) and to the key of its row (`parts`).
 
-        Args:
-            column: Table and column.
-            parts: The key of the row.
-            content: The content.
-            is_stable: Whether equal arguments give an equal result. A reader of the table then sees that values are
-                equal.
+        If `is_stable`, equal arguments give an equal result. A reader of the table then sees that values are equal.
         """
         associated = _associated(column, parts)
         aead, nonces = self._of(parts[0])
@@ -159,7 +140,7 @@ class DataKey:
         """Return the content of an encrypted value.
 
         Raises:
-            DecryptionError: If it was changed, truncated, or moved from another row.
+            DecryptionError: If the value was changed, truncated, or moved from another row.
         """
         content = None
         if len(sealed) >= _CONTENT_AT + _TAG_BYTES:
@@ -178,7 +159,7 @@ class DataKey:
         return to_text(MAGIC + self._raw_id + bytes.fromhex(self.digest(purpose, digest.encode())))
 
     def words(self, words: Iterable[str]) -> str:
-        """Return the HMACs of words as one text, each written in letters. They are sorted to hide the words' order."""
+        """Return the HMACs of words, written in letters, as one text. They are sorted to hide the order of words."""
         key = self._derived("words")
         found = {hmac.digest(key, word.encode("utf-8", "surrogatepass"), "sha256")[:_WORD_BYTES] for word in words}
         return " ".join(one.hex().translate(_LETTERS) for one in sorted(found))
@@ -213,5 +194,5 @@ def _text(part: Any) -> str:
 
 @lru_cache(4096)
 def _labels(namespace: tuple[str, ...]) -> str:
-    """Return a namespace as text. It is cached, because each value of a namespace needs the text several times."""
+    """Return a namespace as text. The cache helps, because each value of a namespace needs the text several times."""
     return json.dumps(namespace)

@@ -11,23 +11,23 @@ Kind = Literal["bytes", "text", "json", "object", "words", "digest"]
 """
 
 SEALED_KEY: Final = "pgstate_encrypted"
-"""The key of a `jsonb` object whose value has the other keys of the object, encrypted."""
+"""The key in a `jsonb` object under which the other keys of the object are stored, encrypted."""
 
 
 class Content(NamedTuple):
     """A column that holds content.
 
     Attributes:
-        kind: Its type.
-        says: Its content, in words for the docs.
-        key: Columns that identify its row. The encrypted value is bound to them.
+        kind: Type of the column.
+        says: What the column contains, for the docs.
+        key: Columns that identify a row. The encrypted value is bound to them.
         is_stable: Whether equal values of one row are encrypted to equal bytes, because SQL compares them.
         readable: Keys of JSON objects that are not encrypted.
         lists_segments: Whether the value is also bound to the segment ids of its row.
-        plain: Pattern of texts that SQL statements write themselves, and which are therefore not encrypted.
-        is_value: Whether it holds values of the store. A value is encrypted even if all its keys are readable. For a
-            searchable key whose value is null, no digest is stored, because filters treat a missing key as null.
-        has_words: Whether digests of a value's words are stored after the encrypted value, if words can be searched.
+        plain: Pattern of texts that SQL statements write. These texts are not encrypted.
+        is_value: Whether the column holds values of the store. A value is encrypted even if all its keys are readable.
+            A null value of a searchable key has no digest, because filters treat a missing key as null.
+        has_words: Whether digests of a value's words follow the encrypted value, if words can be searched.
     """
 
     kind: Kind

@@ -15,7 +15,7 @@ VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, :is_of_t
 ON CONFLICT DO NOTHING;
 
 -- name: restore_data_key
--- Store a data key again. The database may lose it by a failover to a server that had not received it.
+-- Store a data key again that the database has lost, for example by a failover to a server that had not received it.
 INSERT INTO /*schema*/data_keys (key_id, scope, master_id, wrapped, is_of_tenant, is_current)
 VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, :is_of_tenant::boolean, false)
 ON CONFLICT DO NOTHING;

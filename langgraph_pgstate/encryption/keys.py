@@ -2,7 +2,7 @@
 
 Encryption and decryption take data keys from memory, and raise `MissingKeysError` if a key is missing. The database
 then returns its connection to the pool, loads the keys here, and runs the operation again. So the master key is never
-called within a transaction. While one caller loads a data key, other callers that need the same key wait for this load.
+called within a transaction. While one caller loads a data key, other callers that need this key wait.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Runner(Protocol):
         ...
 
     async def wait(self, future: Future[None]) -> None:
-        """Wait until another caller has finished the same work."""
+        """Wait until another caller has finished the work."""
         ...
 
 
@@ -99,7 +99,7 @@ class _Cached(NamedTuple):
 
     @property
     def row(self) -> dict[str, Any]:
-        """Its row, as parameters."""
+        """The row, as parameters."""
         names = ("master_id", "wrapped", "is_of_tenant")
         return {"key_id": self.key.id, "scope": self.key.scope, **{name: getattr(self, name) for name in names}}
 
@@ -107,10 +107,7 @@ class _Cached(NamedTuple):
 class KeyRing:
     """The data keys of one database, or of one tenant of it. Safe to share between threads.
 
-    Args:
-        encryption: The option `encryption` of the application.
-        queries: The queries of the schema.
-        tenant: The tenant. Its keys cannot be unwrapped for another tenant.
+    The keys of a tenant cannot be unwrapped for another tenant.
     """
 
     def __init__(self, encryption: Encryption, queries: Any, tenant: str | None = None) -> None:
@@ -121,10 +118,10 @@ class KeyRing:
         self._keys: OrderedDict[str, _Cached] = OrderedDict()
         # By scope: the id of its current key, and the end of its validity.
         self._current: dict[str, tuple[str, float]] = {}
-        # By thread: its owner, its scope, and the end of their validity.
+        # By thread: its owner, its scope, and the end of the validity of both.
         self._threads: dict[str, tuple[Subject, str, float]] = {}
         self._destroyed: dict[str, float] = {}
-        # By data key: the reason why it cannot be loaded, and the end of the reason's validity.
+        # By data key: the reason why the key cannot be loaded, and the end of the reason's validity.
         self._lost: dict[str, tuple[str, float]] = {}
         self._loading: dict[tuple[str, str], Future[None]] = {}
         # By wanted keys: the load that an OS thread makes.
@@ -143,11 +140,7 @@ class KeyRing:
             return found
 
     def seal(self, column: str, content: Content, parts: Sequence[Any], value: bytes) -> bytes:
-        """Return a value encrypted under the current data key of its row's scope.
-
-        Raises:
-            MissingKeysError: If the key is not in memory.
-        """
+        """Return a value encrypted under the current data key of its row's scope."""
         key = self._current_key(self._scope_of(column, parts))
         return key.seal(BOUND_AS.get(column, column), parts, value, is_stable=content.is_stable)
 
@@ -155,18 +148,13 @@ class KeyRing:
         """Return the content of an encrypted value.
 
         Raises:
-            MissingKeysError: If its data key is not in memory.
-            DecryptionError: If it was changed, truncated, or moved from another row.
-            DataKeyDestroyedError: If its data key was destroyed.
+            DecryptionError: If the value was changed, truncated, or moved from another row.
+            DataKeyDestroyedError: If the data key was destroyed.
         """
         return self._key(key_id_of(value)).open(BOUND_AS.get(column, column), parts, value)
 
     def admit_plain(self, place: str) -> None:
-        """Check that values that are not encrypted are accepted.
-
-        Raises:
-            NotEncryptedError: If they are not accepted.
-        """
+        """Raise an error for an unencrypted value, unless such values are accepted."""
         if not self.encryption.accept_plain:
             raise NotEncryptedError(place)
 
@@ -179,11 +167,7 @@ class KeyRing:
         return key in self.encryption.searchable
 
     def digest(self, column: str, key: str, value: Any) -> str:
-        """Return the digest by which equal values of a key are found.
-
-        Raises:
-            MissingKeysError: If the key of digests is not in memory.
-        """
+        """Return the digest by which equal values of a key are found."""
         if isinstance(value, float) and value.is_integer():
             # 1.0 must get the digest of 1, because PostgreSQL treats the two numbers as equal.
             value = int(value)
@@ -201,29 +185,17 @@ class KeyRing:
         return self.encryption.plain_vectors
 
     def words(self, text: str) -> str:
-        """Return the digests of a text's words. If words cannot be searched, return an empty string.
-
-        Raises:
-            MissingKeysError: If the key of digests is not in memory.
-        """
+        """Return the digests of a text's words; an empty string if words cannot be searched."""
         if not self.finds_words or not text:
             return ""
         return self._current_key(_SEARCH).words(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
     def mark(self, column: str, parts: Sequence[Any], digest: str) -> str:
-        """Return a keyed digest in place of a plain digest, because a plain one would confirm a guess of the content.
-
-        Raises:
-            MissingKeysError: If the key of digests is not in memory.
-        """
+        """Return a keyed digest in place of a plain digest, which would confirm a guess of the content."""
         return self._current_key(_SEARCH).mark("\0".join([column, *parts[0]]), digest)
 
     def current_id(self, column: str, parts: Sequence[Any]) -> str:
-        """Return the id of the data key for encrypting a value.
-
-        Raises:
-            MissingKeysError: If the key is not in memory.
-        """
+        """Return the id of the data key for encrypting a value."""
         return self._current_key(self._scope_of(column, parts)).id
 
     def note_owner(self, thread_id: str, owner: Callable[[], Mapping[str, Any]]) -> None:
@@ -232,7 +204,8 @@ class KeyRing:
         Parts of the owner that are known already, for example from the thread's row, stay as they are.
 
         Raises:
-            MissingKeysError: If only some parts are named, and none is known. The thread's row may name the others.
+            MissingKeysError: If only some parts are named, and no part is known. The thread's row may name the other
+                parts.
         """
         asked = self.encryption.asks_owner
         if not asked:
@@ -252,11 +225,7 @@ class KeyRing:
             self._note_thread(thread_id, found)
 
     def note_copy(self, source_id: str, target_id: str, owner: Mapping[str, Any] | None) -> None:
-        """Remember the owner of a copy that is about to be stored: the given owner, or the owner of its source.
-
-        Raises:
-            MissingKeysError: If the owner of the source is not known.
-        """
+        """Remember the owner of a copy that is about to be stored: the given owner, or the owner of its source."""
         if not self.encryption.asks_owner:
             return
         found = _owner_of(self._thread(source_id)[0])
@@ -280,11 +249,7 @@ class KeyRing:
         return self._thread(thread_id)[1]
 
     def _thread(self, thread_id: str) -> tuple[Subject, str]:
-        """Return a thread with its owner, and its scope.
-
-        Raises:
-            MissingKeysError: If the owner is not in memory.
-        """
+        """Return the owner and the scope of a thread."""
         subject, scope, until = self._threads.get(thread_id, _UNKNOWN)
         if until <= time.monotonic():
             raise MissingKeysError([(THREAD, thread_id)])
@@ -349,12 +314,7 @@ class KeyRing:
                     mine.set_exception(error)
 
     def load_beside(self, load: Callable[[], None], wanted: Collection[tuple[str, str]], seconds: float) -> None:
-        """Load keys in an OS thread, and wait for them. After `seconds`, the thread goes on, but no call waits for it.
-
-        Args:
-            load: Loads the keys.
-            wanted: The keys.
-            seconds: Maximum number of seconds to wait.
+        """Load keys in an OS thread, and wait at most `seconds`. Then the thread goes on, but no call waits for it.
 
         Raises:
             KeyUnavailableError: If the master key has not responded in time.
@@ -376,7 +336,7 @@ class KeyRing:
                 done.set_result(None)
 
         if loading is None:
-            # A daemon thread, because the interpreter waits for an executor's threads when it exits.
+            # When the interpreter exits, it waits for the threads of an executor, but not for a daemon thread.
             threading.Thread(target=run, name="pgstate-keys", daemon=True).start()
         try:
             done.result(seconds if loading is None else 0.0)
@@ -389,7 +349,7 @@ class KeyRing:
             if rows:
                 self._note_thread(name, dict(zip(_OWNER, rows[0], strict=True)))
                 return
-            # The thread's row may be in a transaction that is not committed yet, so keep the owner that a config named.
+            # Keep the owner that a config named: the thread's row may be in a transaction that is not committed yet.
             known = self._threads.get(name)
             self._note_thread(name, {} if known is None else _owner_of(known[0]), MIN_CACHE_SECONDS)
         elif kind == SCOPE:
@@ -416,10 +376,10 @@ class KeyRing:
             await self._make(runner, scope)
             rows = await runner.run(_fetch, self.queries.get_current_data_key, {"scope": scope})
             if not rows:
-                # The key was just destroyed or retired. The operation tries again.
+                # The key was just destroyed or retired. The operation will try again.
                 return
         await self._unwrap(runner, rows[0])
-        # Another OS thread may have removed the key from the cache. Then the operation tries again.
+        # If another OS thread has removed the key from the cache, the operation will try again.
         if (found := self._keys.get(rows[0][0])) is not None:
             self._current[scope] = rows[0][0], found.until
 
@@ -477,11 +437,7 @@ class KeyRing:
     def context(self, key_id: str, scope: str, *, is_of_tenant: bool = True) -> dict[str, str]:
         """Return the context to which a master key binds a data key.
 
-        Args:
-            key_id: Id of the data key.
-            scope: Scope of the data key.
-            is_of_tenant: Whether it is wrapped for the tenant, if there is one. Keys from before a move to tenants are
-                not.
+        If `is_of_tenant` is false, the data key is from before a move to tenants, and its context names no tenant.
         """
         found = {"key_id": key_id, "scope": scope}
         return found if self.tenant is None or not is_of_tenant else {**found, "tenant": self.tenant}
@@ -493,11 +449,7 @@ class KeyRing:
     async def ask(
         self, runner: Runner, master: MasterKey, function: Callable[..., Any], key: bytes, context: Mapping[str, str]
     ) -> bytes:
-        """Call a function of a master key, and return its result.
-
-        Raises:
-            KeyUnavailableError: If the function raises an error.
-        """
+        """Call a function of a master key, and return its result. Its errors become `KeyUnavailableError`."""
         try:
             found = await runner.call(lambda: function(key, context))
         except PGStateError:
@@ -527,12 +479,9 @@ class KeyRing:
 
 
 class HeldKeys(KeyRing):
-    """The data keys of one operation that had to load some. Keys that it has loaded or used stay until it ends.
+    """The data keys of one operation that had to load some. They stay in memory until the operation ends.
 
     So the operation can end even if it takes longer than `cache_for`, or needs more keys than `max_cached`.
-
-    Args:
-        ring: The data keys of the database.
     """
 
     def __init__(self, ring: KeyRing) -> None:
@@ -547,7 +496,7 @@ class HeldKeys(KeyRing):
         """Load the keys that the operation has missed.
 
         Raises:
-            MissingKeysError: `error`, if the operation misses the same keys again and again.
+            MissingKeysError: If the operation misses the same keys again and again.
             EncryptionError: If a key cannot be loaded.
         """
         for kind, name in sorted(error.wanted):
@@ -561,7 +510,7 @@ class HeldKeys(KeyRing):
         """Hold the keys that the operation has missed, and that are loaded now.
 
         Raises:
-            MissingKeysError: `error`, if the operation misses the same keys again and again.
+            MissingKeysError: If the operation misses the same keys again and again.
         """
         for kind, name in error.wanted:
             with suppress(EncryptionError):
@@ -588,7 +537,6 @@ class HeldKeys(KeyRing):
         self._note(thread_id, owner, seconds)
 
     def forget_thread(self, thread_id: str) -> None:
-        """Forget the owner of a thread that was deleted, or whose creation failed."""
         self._held.pop((THREAD, thread_id), None)
         self._ring.forget_thread(thread_id)
 
@@ -622,7 +570,7 @@ def use_keys(database: Any, encryption: Encryption | None, queries: Any) -> None
 
 
 async def call_blocking(function: Callable[[], Any]) -> Any:
-    """Call a function and return its result. A coroutine that it returns runs on a new event loop in a thread."""
+    """Call a function and return its result. If the result is a coroutine, run it on a new event loop in a thread."""
     found = function()
     if not inspect.isawaitable(found):
         return found
@@ -648,7 +596,7 @@ async def call_blocking(function: Callable[[], Any]) -> Any:
 
 
 async def call_async(function: Callable[[], Any]) -> Any:
-    """Call a function in a thread and return its result. A coroutine that it returns is awaited on the event loop."""
+    """Call a function in a thread and return its result. If the result is a coroutine, await it on the event loop."""
     found = await asyncio.to_thread(function)
     return await found if inspect.isawaitable(found) else found
 
@@ -666,10 +614,8 @@ async def rewrap(
     No other rows are read or written, so the duration depends only on the number of data keys.
 
     Args:
-        runner: Runs operations.
-        ring: The keys.
         page_size: Number of keys in one transaction.
-        every: Also wrap keys again that the first master key has wrapped, for example after a service has rotated it.
+        every: Also wrap keys that the first master key has wrapped, for example after a service has rotated that key.
         progress: Called after each page with the number of keys so far.
 
     Raises:
@@ -705,8 +651,8 @@ async def rewrap(
 async def replace_keys(runner: Runner, ring: KeyRing, scope: str | None = None, page_size: int = _PAGE) -> int:
     """Make a new data key for each scope, or for one, and return their number.
 
-    This process uses them at once, other processes when their cached keys expire. The key of digests is not replaced,
-    because stored digests could not be found by another key.
+    This process uses the new keys at once, other processes when their cached keys expire. The key of digests is not
+    replaced, because stored digests could not be found by another key.
 
     Raises:
         KeyUnavailableError: If the master key does not respond.
@@ -746,11 +692,7 @@ async def _ask_for_each(runner: Runner, function: Callable[[Any], T], rows: Sequ
 
 
 def _asked(master: MasterKey, function: Callable[..., Any], key: bytes, context: Mapping[str, str]) -> bytes:
-    """Call a function of a master key in a thread without an event loop, and return its result.
-
-    Raises:
-        KeyUnavailableError: If the function raises an error.
-    """
+    """Call a function of a master key in a thread without an event loop. Its errors become `KeyUnavailableError`."""
     try:
         found = function(key, context)
         if inspect.isawaitable(found):
@@ -769,7 +711,7 @@ async def _awaited(found: Any) -> Any:
 
 
 async def list_replaced(db: Any, queries: Any) -> dict[str, float]:
-    """Return the replaced data keys that content may still use, each with the seconds since it was replaced."""
+    """Return the replaced data keys that content may still use, each with the seconds since its replacement."""
     return dict(await db.fetch(queries.list_replaced_data_keys, {}))
 
 

@@ -20,7 +20,7 @@ def master_of_langgraph(given: Any) -> CallableMasterKey:
     """Return a master key that wraps data keys by the blob handlers of a `langgraph_sdk.Encryption`.
 
     Its handlers for JSON are not called, because data keys encrypt all content. The context of a handler has the model
-    `data_key`, and the id and the scope of the data key as its metadata.
+    `data_key`, and the id and the scope of the data key as metadata.
 
     Raises:
         ConfigurationError: If the object is no `Encryption`, lacks a blob handler, or has an `encryption.context`
@@ -39,7 +39,7 @@ def master_of_langgraph(given: Any) -> CallableMasterKey:
     encrypt, decrypt = handlers.encrypt, handlers.decrypt
 
     async def wrap(data_key: bytes, context: Mapping[str, str]) -> bytes:
-        # The handlers do not bind the data key to the context. So a digest of the context is put before the data key.
+        # The handlers do not bind the data key to the context, so a digest of the context precedes the data key.
         wrapped: bytes = await encrypt(handlers.context("data_key", dict(context)), _digest(context) + data_key)
         return wrapped
 

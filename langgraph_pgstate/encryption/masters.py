@@ -18,7 +18,7 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, Data
 _NONCE_BYTES: Final = 12
 
 Context = Mapping[str, str]
-"""What a wrapped data key is bound to: its id, its scope, and its tenant, if there is one. Services log it."""
+"""What a wrapped data key is bound to: its id, its scope, and its tenant, if there is one. Services log the context."""
 
 
 @runtime_checkable
@@ -26,15 +26,15 @@ class MasterKey(Protocol):
     """A key that wraps data keys, such as a key of a key management service.
 
     `wrap` and `unwrap` may be coroutine functions. Ordinary functions are called in a thread if there is an event loop.
-    An error that they raise becomes a retryable `KeyUnavailableError`, unless it is an error of this package.
+    An error becomes a retryable `KeyUnavailableError`, unless it is an error of this package.
 
     Attributes:
-        id: Its name, stored with each data key that it wraps. Different keys must have different ids.
+        id: Name of the key, stored with each data key that it wraps. Different keys must have different ids.
     """
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """Name of the key."""
         ...
 
     def wrap(self, data_key: bytes, context: Context) -> bytes | Awaitable[bytes]:
@@ -47,7 +47,7 @@ class MasterKey(Protocol):
 
 
 class LocalMasterKey:
-    """A master key of 32 bytes in this process. Its id is a digest of them.
+    """A master key of 32 bytes in this process. Its id is a digest of the bytes.
 
     Args:
         secret: The key, as bytes, or as text of 64 hexadecimal digits or in base64.
@@ -106,7 +106,7 @@ class LocalMasterKey:
         """Return a data key.
 
         Raises:
-            DataKeyError: If this key has not wrapped it with this context.
+            DataKeyError: If the data key was wrapped by another key, or with another context.
         """
         found = decrypt(self._aead, wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], _associated(context))
         if found is None:
@@ -115,13 +115,7 @@ class LocalMasterKey:
 
 
 class CallableMasterKey:
-    """A master key of two functions, which may be coroutine functions.
-
-    Args:
-        id: Its name.
-        wrap: See `MasterKey.wrap`.
-        unwrap: See `MasterKey.unwrap`.
-    """
+    """A master key of two functions like `MasterKey.wrap` and `MasterKey.unwrap`. They may be coroutine functions."""
 
     def __init__(
         self,

@@ -22,23 +22,16 @@ _OWNERS: Final = {
     "agents": "agent",
 }
 MIN_CACHE_SECONDS: Final = 1.0
-"""Minimum of `cache_for`: a key that is loaded for an operation must be cached until the operation runs again."""
+"""Minimum of `cache_for`. A key that is loaded for an operation must be cached until the operation runs again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The facts about a row by which the data key of its content is chosen.
+    """The facts about a row that decide which data key encrypts its content.
 
-    A row of a thread has the thread's id and owner. The owner is named by the config of the first put in this process,
-    or else by the thread's row. Memories and files have a namespace. Its labels after `user`, `tenant` and `agent`
-    name the owner.
-
-    Attributes:
-        thread_id: The thread.
-        user_id: The user of the thread or the namespace.
-        tenant_id: The tenant of the thread or the namespace.
-        agent: The agent of the thread or the namespace.
-        namespace: The namespace of a memory or a file.
+    A row of a thread has the thread's id and owner. The config of the first put in this process names the owner, or
+    else the thread's row does. Memories and files have a namespace. Its labels after `user`, `tenant` and `agent` name
+    the owner.
     """
 
     thread_id: str | None = None
@@ -77,21 +70,21 @@ class Encryption:
     Args:
         keys: The master key: an object with `id`, `wrap` and `unwrap`; `"file:PATH"` or `"env:NAME"` for a key of 32
             bytes in a file or an environment variable; or the URL of a key of a service: `aws-kms://ARN`,
-            `gcp-kms://projects/…/cryptoKeys/…`, `vault://transit/KEY`. In a list, the first one wraps new data keys,
-            and the others only unwrap older data keys.
+            `gcp-kms://projects/…/cryptoKeys/…`, `vault://transit/KEY`. In a list, the first key wraps new data keys,
+            and the other keys only unwrap older data keys.
         scope: Rows that share a data key: by default all rows, else those of a `"tenant"`, a `"user"` or a `"thread"`;
             or a function that takes a `Subject` and returns the name of its data key. Names are stored in clear text.
-        readable: Keys of metadata and of values of the store that are not encrypted, besides keys of LangGraph and of
-            this package, so that searches for threads, checkpoints and memories can use them.
+        readable: Keys of metadata and of values of the store that are not encrypted, so that searches can use them.
+            Metadata of LangGraph and of this package are never encrypted.
         searchable: Keys of metadata and of values of the store that can be searched for equal values. A reader of the
             tables sees which values are equal.
-        search: `"words"` stores the words of memories and messages as digests, so that they can be searched. A reader
-            of the tables sees which of them share words.
+        search: `"words"` stores digests of the words of memories and messages, so that words can be searched. A reader
+            of the tables sees which texts share words.
         plain_vectors: Whether embeddings of memories may be stored. They are not encrypted, and reveal the topics of
             the texts.
         accept_plain: Whether content that is not encrypted may be read, during a move to encryption.
-        cache_for: Time after which the master key is called again for a cached data key. If it does not respond, the
-            cached data key stays in use.
+        cache_for: Time after which the master key is called again for a cached data key. If the master key does not
+            respond, the cached data key stays in use.
         max_cached: Maximum number of data keys in memory.
 
     Raises:
@@ -146,7 +139,7 @@ class Encryption:
     ) -> Encryption | None:
         """Return the encryption that environment variables configure, for commands.
 
-        If no variable names a master key, `key` is used instead. If there is no `key` either, return `None`.
+        If no variable names a master key, `key` is used instead. Without either, return `None`.
 
         `PGSTATE_ENCRYPTION_KEYS` lists master keys, like `env:NAME,file:PATH`. `PGSTATE_ENCRYPTION_SCOPE`,
         `PGSTATE_ENCRYPTION_READABLE`, `PGSTATE_ENCRYPTION_SEARCHABLE` and `PGSTATE_ENCRYPTION_SEARCH` are the arguments
@@ -178,7 +171,7 @@ class Encryption:
         """Return the name of the data key of a row.
 
         Raises:
-            ConfigurationError: If the application's function returns an invalid name.
+            ConfigurationError: If the function `scope` returns an invalid name.
         """
         found = self._scope(subject)
         if not isinstance(found, str) or "\0" in found or len(found.encode("utf-8", "replace")) > _MOST_SCOPE_BYTES:

@@ -1,8 +1,8 @@
 """Master keys of key management services: AWS KMS, Google Cloud KMS, and the transit engine of Vault.
 
 A data key is sent to the service with a context: its id and its scope. The service refuses to unwrap it with another
-context. Permanent refusals, such as "access denied" or "the key is disabled", are errors that are not retryable; data
-keys in memory are then used until `cache_for` ends. Other errors are retryable.
+context. Permanent refusals, such as "access denied" or "the key is disabled", are not retryable errors; data keys in
+memory are then used until `cache_for` ends. Other errors are retryable.
 """
 
 from __future__ import annotations
@@ -23,20 +23,14 @@ DEFAULT_TIMEOUT: Final = 10.0
 _ARN: Final = re.compile(r"(arn:[a-z0-9-]+:kms:)([a-z0-9-]+)(:\d+:key/([\w-]+))")
 _GOOGLE_NAME: Final = re.compile(r"projects/[^/?]+/locations/[^/?]+/keyRings/[^/?]+/cryptoKeys/[^/?]+")
 _VAULT_NAME: Final = re.compile(r"([^/?][^?]*)/([^/?]+)")
-# Temporary errors, although their HTTP status means a wrong request.
+# Temporary errors. Their HTTP status is that of wrong requests.
 _AWS_PASSING: Final = frozenset({"ThrottlingException", "LimitExceededException", "ExpiredTokenException"})
 _AWS_CHANGED: Final = frozenset({"InvalidCiphertextException", "IncorrectKeyException"})
 _VAULT_CHANGED: Final = ("authentication failed", "invalid ciphertext")
 
 
 class _ServiceKey:
-    """A key of a service, with one client in each process.
-
-    Args:
-        id: Its name.
-        client: The client to use; by default a new one.
-        timeout: Seconds within which the service must respond.
-    """
+    """A key of a service, with one client in each process."""
 
     def __init__(self, id: str, client: Any, timeout: float) -> None:
         self.id, self._given, self._timeout = id, client, timeout
@@ -60,7 +54,7 @@ class _ServiceKey:
 
     def _refused(self, error: Exception, *, retryable: bool) -> KeyUnavailableError:
         if not retryable:
-            # Drop the client, so that the next one reads renewed credentials.
+            # Drop the client, so that a new client reads renewed credentials.
             self._made = None
         return KeyUnavailableError(self.id, f"{type(error).__name__}: {error}", retryable=retryable)
 
@@ -238,11 +232,7 @@ SERVICES: Final[dict[str, type[AwsMasterKey] | type[GoogleMasterKey] | type[Vaul
 
 
 def _module(name: str, extra: str) -> Any:
-    """Return a module of a service's client.
-
-    Raises:
-        ConfigurationError: If it is not installed.
-    """
+    """Return a module of a service's client."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
