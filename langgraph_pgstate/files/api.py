@@ -27,12 +27,6 @@ class AsyncFiles:
     Files belong to no thread, so deleting or pruning a thread keeps them. A namespace is a list of labels, such as
     `("ada",)`, and is compared as a whole. A path has the form `/directory/name`. A version that is written in a run
     names the thread, run and checkpoint.
-
-    Args:
-        database: The database.
-        queries: The queries of its schema.
-        codec: Encodes contents.
-        run_of: Returns the id of the recorded run to which a config belongs.
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec, run_of: RunOf | None) -> None:
@@ -45,7 +39,7 @@ class AsyncFiles:
         Args:
             namespace: Namespace of the file.
             path: Path of the file.
-            version: Number of the version; by default the newest. If it is a deletion, the result is `None`.
+            version: Number of the version; by default the newest. For a deletion, the result is `None`.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -79,9 +73,8 @@ class AsyncFiles:
             namespace: Namespace of the file.
             path: Path of the file.
             content: The content, 64 MB at most.
-            expected_version: Write only if this is the newest version; 0 to write only if there is no file. By default,
-                write in any case.
-            by: Name of the person who writes it.
+            expected_version: Write only if this is the newest version; 0 to write only if there is no file.
+            by: Name of the person who writes the file.
 
         Raises:
             FileChangedError: If another version is the newest. Nothing was written.
@@ -100,15 +93,16 @@ class AsyncFiles:
         expected_version: int | None = None,
         by: str | None = None,
     ) -> FileVersion:
-        """Store a copy of a version as the newest version, also of a deleted file, and return it. Safe to repeat.
+        """Store a copy of a version as the newest version, and return it. Safe to repeat.
+
+        A deleted file can be restored, too.
 
         Args:
             namespace: Namespace of the file.
             path: Path of the file.
             version: Number of the version to copy.
-            expected_version: Restore only if this is the newest version; 0 to restore only a deleted file. By default,
-                restore in any case.
-            by: Name of the person who restores it.
+            expected_version: Restore only if this is the newest version; 0 to restore only a deleted file.
+            by: Name of the person who restores the file.
 
         Raises:
             FileChangedError: If another version is the newest. Nothing was written.
@@ -140,7 +134,9 @@ class AsyncFiles:
         return await self.store.delete(namespace, path, self.store.origin(), by)
 
     async def ls(self, namespace: Sequence[str], directory: str = "/") -> tuple[FileEntry, ...]:
-        """Return the files and directories in a directory, by path; none if it does not exist. One round trip.
+        """Return the files and directories in a directory, by path. One round trip.
+
+        If the directory does not exist, the result is empty.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -148,7 +144,7 @@ class AsyncFiles:
         return await self.store.ls(namespace, directory)
 
     async def namespaces(self, *, limit: int = 100, cursor: str | None = None) -> Page[Namespace]:
-        """Return the namespaces that have files, deleted ones included, in order. One round trip.
+        """Return the namespaces that have files or deleted files, in order. One round trip.
 
         Args:
             limit: Page size, 1,000 at most.
@@ -276,8 +272,8 @@ class AsyncFiles:
         Args:
             namespace: Namespace of the files.
             path: A file or a directory; by default all files of the namespace.
-            versions_before: Delete only versions that were written before this time, or that are older than this
-                timedelta, except the newest of each file.
+            versions_before: Delete only versions that are older than this time or timedelta. The newest version of each
+                file stays.
 
         Returns:
             The number of deleted files, or of deleted versions.
@@ -316,7 +312,7 @@ def _not_found(namespace: Sequence[str], path: str, version: int) -> NotFoundErr
 
 
 def _unified(path: str, versions: Sequence[int], texts: Sequence[str]) -> str:
-    """Return a unified diff of two texts. A last line without a newline is marked, as by the program `diff`."""
+    """Return a unified diff of two texts. A last line without a newline is marked as the program `diff` marks it."""
     old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts)
     names = [f"{path} (version {version})" for version in versions]
     lines = difflib.unified_diff(old, new, names[0], names[1])

@@ -67,7 +67,7 @@ class HasFiles(Protocol):
 
 
 class _Caller(NamedTuple):
-    """A caller of the backend: the namespace of its files, and the thread, graph and run of the call."""
+    """The namespace of a caller's files, and the thread, graph and run of the call."""
 
     namespace: Namespace
     origin: Origin
@@ -79,9 +79,8 @@ class PGFiles(_Backend):  # type: ignore[misc]
     Pass it to `create_deep_agent(backend=…)`, or as a route of a `CompositeBackend`. `state.files` lists the versions.
 
     An edit changes the newest version. A write of a whole file is refused if another agent has changed the file since
-    this agent read or wrote it, so that no agent overwrites lines that it has not seen. Calls of the same thread and
-    subagent count as one agent. All calls outside of runs count as one agent too, which may also overwrite a file that
-    it has never read.
+    this agent read or wrote it. Calls of the same thread and subagent count as one agent. All calls outside of runs
+    count as one agent, too; this agent may also overwrite files that it has never read.
 
     Args:
         state: The `PGState` or `AsyncPGState`. Do not call blocking methods of an `AsyncPGState`'s backend on the
@@ -182,7 +181,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
         return await self._run(self._download(self._caller(), paths))
 
     def _caller(self) -> _Caller:
-        """Return the namespace and place of the running node. Call it in the node's own thread and task."""
+        """Return the namespace and place of the running node. Call this method in the node's own thread and task."""
         if not callable(self._namespace):
             return _Caller(self._namespace, self._store.origin())
         try:
@@ -200,7 +199,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
         return _Caller(namespace_of(labels), self._store.origin())
 
     def _wait(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
-        """Run a call, and block until its end."""
+        """Run a call, and wait for its end."""
         if self._is_blocking:
             return run_blocking(coroutine)
         return wait_on_loop(self._loop, coroutine, f"backend.{name}", "AsyncPGState")
@@ -312,7 +311,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
         return file
 
     async def _put(self, caller: _Caller, path: str, content: str | bytes) -> str | None:
-        """Write a file. Return an error message if it was not written, else `None`."""
+        """Write a file. Return an error message if the file was not written, else `None`."""
         path = _absolute(path)
         while True:
             try:
@@ -333,7 +332,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
         self._seen.add(caller, path, stored.version)
 
     def _refusal(self, caller: _Caller, path: str, head: Head) -> str | None:
-        """Return an error message if an agent would overwrite a version that it has not seen, else `None`."""
+        """Return an error message if an agent would overwrite a version that the agent has not seen, else `None`."""
         seen, origin = self._seen.get(caller, path), caller.origin
         if head.is_deleted or seen == head.version:
             return None

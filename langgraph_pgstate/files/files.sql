@@ -65,7 +65,7 @@ WITH made AS (
 SELECT h.modified_at FROM head h;
 
 -- name: get_file_change
--- Return the time of a version if an earlier try of the same change has stored it.
+-- Return the time of a version if an earlier attempt of the same change has stored it.
 SELECT v.created_at FROM /*schema*/file_versions v
 WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path = :path::text AND v.version = :version::integer
     AND v.change_id = :change_id::text;
@@ -98,7 +98,7 @@ WITH head AS MATERIALIZED (
 SELECT h.path FROM head h ORDER BY h.path;
 
 -- name: get_deleted_files
--- Return the paths of files that an earlier try of the same deletion has deleted.
+-- Return the paths of files that an earlier attempt of the same deletion has deleted.
 SELECT v.path FROM /*schema*/file_versions v
 WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path >= :path::text AND v.path < :after::text
     AND (v.path = :path::text OR v.path >= :first::text) AND v.change_id = :change_id::text

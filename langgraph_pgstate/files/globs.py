@@ -1,8 +1,8 @@
 """Glob patterns as regular expressions of PostgreSQL.
 
 The syntax of patterns is that of deepagents' backends. A pattern without `/` matches the name of a file at any depth. A
-pattern with `/` matches the path below the directory of the search, also if its only `/` is the first character. A
-wildcard does not match a dot that begins a name.
+pattern with `/`, even as its first character, matches the path below the directory of the search. A wildcard does not
+match a dot that begins a name.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Glob(NamedTuple):
 
     Attributes:
         expression: Regular expression that the whole path of a file must match.
-        prefix: Beginning of each such path.
-        suffix: Pattern of LIKE for the end of each such path, such as `%.py`.
+        prefix: Beginning of all matching paths.
+        suffix: Pattern of LIKE for the end of all matching paths, such as `%.py`.
     """
 
     expression: str
@@ -125,7 +125,7 @@ def _path(pattern: str) -> str | None:
 
 
 def _name(pattern: str) -> str | None:
-    """Return the regular expression of one name; `None` if it is no name or has an unsupported part."""
+    """Return the regular expression of one name; `None` if the pattern is no name or has an unsupported part."""
     if pattern in ("", ".", "..") or "***" in pattern or "/" in pattern:
         return None
     if not pattern.strip("*"):

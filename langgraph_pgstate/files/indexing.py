@@ -20,7 +20,7 @@ async def make_file_index(db: Connection, queries: Queries) -> None:
 
     Raises:
         ConfigurationError: If the server has no pg_trgm.
-        TenantError: If the tables have row-level security for tenants. Then PostgreSQL cannot use the index.
+        TenantError: If the tables have row-level security for tenants, because PostgreSQL then cannot use the index.
     """
     statements = _statements(queries.schema)
     if await has_walls(db, queries):

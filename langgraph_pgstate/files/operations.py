@@ -28,12 +28,10 @@ class Head(NamedTuple):
     """The newest version of a file.
 
     Attributes:
-        version: Its number; 0 if the file has never existed.
+        version: Number of the version; 0 if the file has never existed.
         is_deleted: Whether the file does not exist now.
-        size: Number of bytes.
-        is_text: Whether it is text.
-        thread_id: Thread of the run that wrote it.
-        checkpoint_ns: Namespace of the graph that wrote it.
+        thread_id: Thread of the run that wrote the version.
+        checkpoint_ns: Namespace of the graph that wrote the version.
     """
 
     version: int
@@ -51,14 +49,11 @@ class Change(NamedTuple):
     """A version to store, without its content.
 
     Attributes:
-        namespace: Namespace of the file.
-        path: The file.
-        expected: Number of the newest version, after which this version is stored; 0 if there is none.
-        operation: `write`, `edit` or `restore`.
-        origin: The run that writes it.
-        by: Name of the person who writes it.
+        expected: Number of the newest version, which this version follows; 0 if there is none.
+        origin: The run that writes the version.
+        by: Name of the person who writes the version.
         restored: Number of the version that a restore copies.
-        change_id: Random id, by which a repeated statement finds the version that it stored before.
+        change_id: Random id, by which a repeated statement finds the version that an earlier attempt has stored.
     """
 
     namespace: Namespace
@@ -80,11 +75,7 @@ def request_change(
     by: str | None,
     restored: int | None = None,
 ) -> Change:
-    """Validate a change.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate a change."""
     labels = namespace_of(namespace)
     path = path_of(labels, path)
     version = version_of("expected_version", expected, 0)
@@ -92,11 +83,7 @@ def request_change(
 
 
 def version_of(name: str, version: int, least: int = 1) -> int:
-    """Return a validated version number.
-
-    Raises:
-        ConfigurationError: If it is no integer in the range.
-    """
+    """Return a validated version number."""
     if isinstance(version, bool) or not isinstance(version, int) or not least <= version < MOST_VERSIONS:
         raise ArgumentTypeError(f"{name} must be an integer from {least}, got {version!r}")
     return version
@@ -166,22 +153,14 @@ async def put(db: Connection, queries: Queries, change: Change, content: Content
 
 
 def request_range(namespace: Sequence[str], path: str) -> dict[str, Any]:
-    """Validate a path, and return the query parameters that select the file, or all files in the directory.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate a path, and return the query parameters that select the file, or all files in the directory."""
     labels = namespace_of(namespace)
     place = place_of(path)
     return {"namespace": [*labels], "path": place.first[:-1] or "/", "first": place.first, "after": place.after}
 
 
 def request_deletion(namespace: Sequence[str], path: str, origin: Origin, by: str | None) -> dict[str, Any]:
-    """Validate a deletion, and return its query parameters.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate a deletion, and return its query parameters."""
     return {**request_range(namespace, path), "change_id": uuid4().hex, **_author(origin, text_of("by", by))}
 
 
@@ -192,11 +171,7 @@ async def delete(db: Connection, queries: Queries, parameters: dict[str, Any]) -
 
 
 def request_history(namespace: Sequence[str], path: str, limit: int, cursor: str | None) -> dict[str, Any]:
-    """Validate a request for versions of a file, and return its query parameters.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate a request for versions of a file, and return its query parameters."""
     labels = namespace_of(namespace)
     (before,) = decode_cursor(_VERSIONS, cursor, (MOST_VERSIONS,))
     key = {"namespace": [*labels], "path": path_of(labels, path)}
@@ -210,11 +185,7 @@ async def list_versions(db: Connection, queries: Queries, parameters: dict[str, 
 
 
 def request_namespaces(limit: int, cursor: str | None) -> dict[str, Any]:
-    """Validate a request for namespaces, and return its query parameters.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate a request for namespaces, and return its query parameters."""
     (labels,) = decode_cursor(_NAMESPACES, cursor, ([],))
     return {"after": [*namespace_of(labels, may_be_empty=True)], "page_size": page_size(limit) + 1}
 
@@ -228,11 +199,7 @@ async def list_namespaces(db: Connection, queries: Queries, parameters: dict[str
 def request_changes(
     thread_id: str, run_id: str | None, checkpoint_id: str | None, limit: int, cursor: str | None
 ) -> dict[str, Any]:
-    """Validate a request for the versions that a thread has written, and return its query parameters.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate a request for the versions that a thread has written, and return its query parameters."""
     at, labels, path, version = decode_cursor(_CHANGES, cursor, (FIRST, [], "", 0))
     return {
         "thread_id": thread_id_of(thread_id),
@@ -253,11 +220,7 @@ async def list_changes(db: Connection, queries: Queries, parameters: dict[str, A
 
 
 def request_purge(namespace: Sequence[str], path: str, versions_before: Any) -> dict[str, Any]:
-    """Validate a permanent deletion, and return its query parameters.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate a permanent deletion, and return its query parameters."""
     return {**request_range(namespace, path), **since_of(versions_before)}
 
 

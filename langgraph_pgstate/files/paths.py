@@ -15,13 +15,7 @@ _ARRAY_BYTES, _LABEL_BYTES = 24, 8
 
 
 class Place(NamedTuple):
-    """A range of paths for a list or a search: from `first` to before `after`.
-
-    Attributes:
-        directory: The directory that patterns start from; it ends with `/`.
-        first: The first path.
-        after: The path after the last.
-    """
+    """A range of paths: from `first` to before `after`. Patterns start from `directory`, which ends with `/`."""
 
     directory: str
     first: str
@@ -29,11 +23,7 @@ class Place(NamedTuple):
 
 
 def namespace_of(namespace: Sequence[str], *, may_be_empty: bool = False) -> Namespace:
-    """Return a validated namespace.
-
-    Raises:
-        ConfigurationError: If it has no label, an empty one, or one that PostgreSQL cannot store.
-    """
+    """Return a validated namespace."""
     labels = tuple(identifier("namespace", label) for label in several("namespace", namespace))
     if not may_be_empty and not labels:
         raise ConfigurationError('namespace must have a label, such as ("ada",)')
@@ -43,11 +33,7 @@ def namespace_of(namespace: Sequence[str], *, may_be_empty: bool = False) -> Nam
 
 
 def path_of(namespace: Namespace, path: str) -> str:
-    """Return the validated path of a file.
-
-    Raises:
-        ConfigurationError: If it does not have the form `/directory/name`, or does not fit into an index entry.
-    """
+    """Return the validated path of a file."""
     identifier("path", path)
     names = path.split("/")
     if names[0] or len(names) < 2 or not {"", ".", ".."}.isdisjoint(names[1:]):
@@ -68,11 +54,7 @@ def directory_of(path: str) -> str:
 
 
 def place_of(directory: str) -> Place:
-    """Return the range of paths in a directory, which may end with `/`.
-
-    Raises:
-        ConfigurationError: If it is neither `/` nor has the form `/directory`.
-    """
+    """Return the range of paths in a directory, which may end with `/`."""
     identifier("directory", directory)
     trimmed = directory.removesuffix("/")
     names = trimmed.split("/")

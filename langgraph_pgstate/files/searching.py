@@ -21,30 +21,18 @@ _ANY: Final = "%"
 _PAGE: Final = 100
 
 Matcher = Callable[[str], bool]
-"""A function that returns whether a path, relative to the directory of the search, matches a pattern."""
+"""A function that returns whether a path matches a pattern. The path is relative to the directory of the search."""
 
 
 class Pattern(NamedTuple):
-    """A glob pattern.
-
-    Attributes:
-        text: The pattern.
-        matches: Function that matches paths if `text` has parts that SQL cannot match. Without it, such a pattern is
-            refused.
-    """
+    """A glob pattern. The function `matches` matches paths if SQL cannot. Without it, such a pattern is refused."""
 
     text: str
     matches: Matcher | None = None
 
 
 class Search(NamedTuple):
-    """A search for lines.
-
-    Attributes:
-        pattern: The text, or the regular expression.
-        is_regex: Whether it is a regular expression of PostgreSQL.
-        most: Maximum number of lines; `None` for all.
-    """
+    """A search for lines with a text or a regular expression. `most` is the maximum number of lines; `None` for all."""
 
     pattern: str
     is_regex: bool
@@ -52,11 +40,7 @@ class Search(NamedTuple):
 
 
 def request_search(pattern: str, is_regex: bool, most: int | None) -> Search:
-    """Validate a search.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate a search."""
     if not isinstance(pattern, str):
         raise ArgumentTypeError(f"pattern must be a string, not {type(pattern).__name__}")
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 0 <= most < 2**31):
@@ -95,15 +79,14 @@ async def search(
 ) -> FoundLines:
     """Return the lines of text files that contain a text, by path and number.
 
-    Files whose text contains a NUL are not searched, as by ripgrep. At most three round trips, and one more for each
-    100 files if they are encrypted, or encoded by the caller's own serializer.
+    Like ripgrep, leave out files whose text contains a NUL. At most three round trips, and one more for each 100 files
+    if they are encrypted, or encoded by the caller's own serializer.
 
     Raises:
-        ConfigurationError: If the pattern is a regular expression, and SQL cannot search the files because of their
-            encryption or encoding.
+        ConfigurationError: If the pattern is a regular expression, but SQL cannot search encrypted or encoded files.
     """
     if not wanted.is_regex and ({"\n", "\0"} & {*wanted.pattern} or not encodes_as_utf8(wanted.pattern)):
-        # No searched line contains a newline, NUL or lone surrogate, so none can match.
+        # No searched line contains a newline, NUL or lone surrogate, so no line can match.
         return FoundLines((), False)
     place = await _place(db, queries, namespace, directory)
     parameters, matches = _selection(namespace, place, glob)
@@ -160,7 +143,7 @@ def _found(lines: Sequence[FoundLine], most: int | None) -> FoundLines:
 
 
 async def _place(db: Connection, queries: Queries, namespace: Namespace, directory: str) -> Place:
-    """Return the range of a search: the file at this path if it exists, else the directory."""
+    """Return the range of a search: the file at this path if there is one, else the directory."""
     place = place_of(directory)
     path = directory.removesuffix("/")
     if path and await db.fetch(queries.find_file, {"namespace": [*namespace], "path": path}):
@@ -169,11 +152,7 @@ async def _place(db: Connection, queries: Queries, namespace: Namespace, directo
 
 
 def _selection(namespace: Namespace, place: Place, glob: Pattern | None) -> tuple[dict[str, Any], Matcher | None]:
-    """Return the query parameters of files that match a pattern, and the matcher if SQL cannot match the pattern.
-
-    Raises:
-        ConfigurationError: If SQL cannot match the pattern, and it has no matcher.
-    """
+    """Return the query parameters of files that match a pattern, and the matcher if SQL cannot match the pattern."""
     suffix, expression = _ANY, None
     matches = None
     if glob is not None:

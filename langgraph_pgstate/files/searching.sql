@@ -42,7 +42,7 @@ ORDER BY f.modified_at DESC, f.path;
 
 -- name: search_files
 -- Return the lines that contain a text, of the files in a range of paths. `position` is faster than LIKE, but only LIKE
--- can use the index of trigrams. So the statement has both conditions.
+-- can use the index of trigrams, so the statement has both conditions.
 -- leaves: file_texts.content
 SELECT t.path, l.number, l.line
 FROM /*schema*/file_texts t

@@ -25,14 +25,7 @@ _ATTEMPTS: Final = 100
 
 
 class FileStore:
-    """Operations on files over a blocking or an async runner. All methods validate their arguments.
-
-    Args:
-        database: The database.
-        queries: The queries of its schema.
-        codec: Encodes contents.
-        run_of: Returns the id of the recorded run to which a config belongs.
-    """
+    """Operations on files over a blocking or an async runner. All methods validate their arguments."""
 
     def __init__(self, database: Runner, queries: Queries, codec: ValueCodec, run_of: RunOf | None) -> None:
         self._database, self._queries, self._codec, self._run_of = database, queries, codec, run_of

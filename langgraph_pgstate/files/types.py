@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 Namespace = tuple[str, ...]
-"""Labels of a group of files, such as those of a user. Compared as a whole."""
+"""Labels of a group of files, such as those of a user. Namespaces are compared as a whole."""
 
 Operation = Literal["write", "edit", "delete", "restore"]
 
@@ -17,8 +17,8 @@ class FileEntry:
     """A file or a directory in a list.
 
     Attributes:
-        path: Its path; that of a directory ends with `/`.
-        is_dir: Whether it is a directory. A directory exists while it has a file.
+        path: Path of the file or directory. The path of a directory ends with `/`.
+        is_dir: Whether this is a directory. A directory exists while it has a file.
         size: Bytes of the file; 0 for a directory.
         line_count: Number of lines of the file; 0 for a directory or a binary file.
         version: Number of the file's newest version; `None` for a directory.
@@ -62,19 +62,19 @@ class FileVersion:
 
     Attributes:
         namespace: Namespace of the file.
-        path: Its path.
+        path: Path of the file.
         version: Number of the version, from 1.
         operation: `write`, `edit`, `delete` or `restore`.
-        created_at: Time it was written.
+        created_at: Time at which the version was written.
         size: Bytes.
-        line_count: Number of lines; 0 if it is binary.
-        is_text: Whether it is text.
+        line_count: Number of lines; 0 if the file is binary.
+        is_text: Whether the content is text.
         restored_version: Number of the version that a restore copied; `None` for other operations.
-        changed_by: Person who changed it, if named.
-        thread_id: Thread of the run that wrote it; `None` outside of a run.
-        checkpoint_ns: Namespace of the graph that wrote it; `None` outside of a run.
-        checkpoint_id: Checkpoint, in that namespace, from which the superstep that wrote it started.
-        run_id: Run that wrote it.
+        changed_by: Name of the person who wrote the version, if given.
+        thread_id: Thread of the run that wrote the version; `None` outside of a run.
+        checkpoint_ns: Namespace of the graph that wrote the version; `None` outside of a run.
+        checkpoint_id: Checkpoint, in that namespace, from which the superstep started.
+        run_id: Run that wrote the version.
     """
 
     namespace: Namespace
