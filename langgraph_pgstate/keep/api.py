@@ -31,7 +31,7 @@ from langgraph_pgstate.threads.filters import ThreadSearch
 from langgraph_pgstate.threads.search import list_threads
 
 QUIET: Final = timedelta(seconds=30)
-"""Default of the time for which a thread must not have been active."""
+"""Default of `idle_for`, the time for which a thread must not have been active."""
 _KIND: Final = "archived"
 
 Progress = Callable[[ArchiveReport | RestoreReport], None]
@@ -40,13 +40,9 @@ Progress = Callable[[ArchiveReport | RestoreReport], None]
 class AsyncArchive:
     """The archive of a schema's threads; `AsyncPGState.archive` returns it.
 
-    The row of an archived thread in `threads` stays as a stub: lists, and searches by owner and metadata, return it
-    with `archived_at`. Reading the thread's state, running, forking or deleting the thread raises `ThreadArchivedError`
-    until it is restored.
-
-    Args:
-        database: The database.
-        queries: The queries of its schema.
+    The row of an archived thread stays in the table `threads`, as a stub. Lists, and searches by owner and metadata,
+    return the thread with `archived_at`. Until it is restored, the thread cannot be read, run, forked or deleted: these
+    calls raise `ThreadArchivedError`.
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
@@ -65,18 +61,18 @@ class AsyncArchive:
     ) -> ArchiveReport:
         """Archive the given threads, or the threads that filters select. Safe to repeat and to stop.
 
-        The rows of a thread are stored in an archive, read back from it and verified. Then they are deleted from the
-        database, unless the thread has changed meanwhile. If the process is killed, each thread is in the database, in
-        the archive, or in both. Threads in use, or changed by another process, are not archived; the report names them.
+        The rows of a thread are stored in an archive, read back and verified. Then the rows are deleted from the
+        database. If the process is killed, each thread is in the database, in the archive, or in both. Threads that are
+        in use, or that change meanwhile, are not archived; the report names them.
 
         Args:
             thread_ids: Ids of the threads; `None` if filters select them.
             to: URL below which to store the archives: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or
-                `az://container/prefix`, with credentials from the environment. For tests, `memory://name` stores them
-                in the memory of this process; commands and policies refuse it. A folder is made if its parent exists.
+                `az://container/prefix`, with credentials from the environment. A folder is made if its parent exists.
+                For tests, `memory://name` is a place in the memory of this process; commands and policies refuse it.
             idle_for: Only threads that were not active for this time.
             dry_run: Only count the threads and rows, and the bytes that they take in the database.
-            progress: Called after each archive with the sum so far.
+            progress: Called with the report so far, after each page of threads.
             filters: See `ThreadSearch`. `limit` is the maximum number of threads, all by default.
 
         Raises:
@@ -138,16 +134,16 @@ class AsyncArchive:
     ) -> RestoreReport:
         """Restore threads, with every row unchanged. Safe to repeat, and to stop.
 
-        The needed parts of an archive are verified before they are written. The copy in the archive is kept. A time to
-        live starts again, and a fixed time of expiry is removed.
+        Rows are verified before they are written. The archive keeps its copy. A time to live starts again, and a fixed
+        time of expiry is removed.
 
         Args:
             thread_ids: Ids of the threads; with a `source`, by default all of its threads.
-            source: URL below which the archives are stored. Give it for threads of another database, schema or version.
-                By default, the stub of each thread names the archive.
+            source: URL below which the archives are stored, for threads of another database, schema or version. By
+                default, the stub of each thread names the archive.
             dry_run: Only read and verify.
-            by: Name of the person who restores them, for an event of the kind `action` in each restored thread.
-            progress: Called after each archive with the sum so far.
+            by: Name of the person who restores the threads, for an event of the kind `action` in each restored thread.
+            progress: Called with the report so far, after each archive.
 
         Raises:
             NotFoundError: If a thread is not archived, or is in no archive of the source.
@@ -186,15 +182,14 @@ class AsyncArchive:
         Args:
             thread_ids: Ids of the threads.
             by: Name of the person who deletes them, for an event of the kind `action`.
-            missing_ok: Whether copies in an archive whose objects are missing count as deleted. Set it only if the
-                objects are gone for good: the objects in a folder that is not mounted are missing, too. If only one of
-                the two objects is missing, and the archive has other threads, the call raises an error.
+            missing_ok: Whether copies count as deleted if the objects of their archive are missing. Set it only if the
+                objects are gone for good: the objects in a folder that is not mounted are missing, too.
 
         Raises:
             ThreadHeldError: If a hold protects a thread. Nothing of it was deleted.
             ArchiveError: If objects of an archive are missing, or an archive with other threads is damaged. Nothing of
                 it was deleted.
-            ArchiveUnavailableError: If an archive cannot be reached, or another process is making it, or may be.
+            ArchiveUnavailableError: If an archive cannot be reached, or another process is perhaps making it.
             ConfigurationError: If an argument is invalid.
         """
         ids = thread_ids_of(several("thread_ids", thread_ids))
@@ -255,12 +250,7 @@ class AsyncArchive:
 
 
 class AsyncRetention:
-    """Policies of how long threads are kept. `maintain` and workers apply them.
-
-    Args:
-        database: The database.
-        queries: The queries of its schema.
-    """
+    """Policies of how long threads are kept. `maintain` and workers apply the policies."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
         self._runner: Any = AsyncRunner(database)
@@ -276,12 +266,11 @@ class AsyncRetention:
         Args:
             name: Name of the policy.
             by: Name of the person who stores it, for an event of the kind `action` under `policy:NAME`.
-            expected_version: Store only if the policy has this version; 0 to store only a new policy. By default, store
-                in any case.
+            expected_version: Store only if the policy has this version; 0 to store only a new policy.
             fields: See `PolicyFields`.
 
         Raises:
-            StalePolicyError: If the policy has another version than the expected one. Nothing was written.
+            StalePolicyError: If the policy does not have the expected version. Nothing was written.
             ConfigurationError: If the policy is invalid. Nothing was written.
         """
         check_options(type(self), fields, PolicyFields)
@@ -300,7 +289,7 @@ class AsyncRetention:
         """Delete a policy, and return whether there was one. One transaction; safe to repeat. Arguments as for `put`.
 
         Raises:
-            StalePolicyError: If the policy has another version than the expected one. Nothing was written.
+            StalePolicyError: If the policy does not have the expected version. Nothing was written.
             ConfigurationError: If an argument is invalid.
         """
         actor = None if by is None else identifier("by", by)
@@ -313,9 +302,8 @@ class AsyncRetention:
     ) -> tuple[PolicyReport, ...]:
         """Apply all policies, or one, as `maintain` does. Safe to repeat, to stop, and to run concurrently.
 
-        With all policies, also delete archives that were begun a day ago and never finished.
-
-        Threads that are in use, or protected by a hold, are not changed. The report names the held threads.
+        Threads under a hold are not changed; the report names them. Threads in use are not archived or deleted. A call
+        without a `name` also deletes archives that were begun a day ago and never finished.
 
         Args:
             name: Only this policy.
@@ -324,8 +312,7 @@ class AsyncRetention:
 
         Raises:
             NotFoundError: If there is no such policy.
-            TenantError: If the tables keep tenants apart, and the state names no tenant. Without this error, the
-                policies would be applied to the threads of all tenants.
+            TenantError: If the tables keep tenants apart, and the state names no tenant.
         """
         await self._runner.run(refuse_without_tenant, self._queries, "a policy of retention")
         ends_at = None if within is None else monotonic() + check_ttl("within", within).total_seconds()
@@ -378,11 +365,7 @@ def list_archived(
     limit: int,
     cursor: str | None,
 ) -> Read[Page[ArchivedThread]]:
-    """Return a `Read` of a page of archived threads, by id.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of a page of archived threads, by id."""
     (cursor_thread,) = decode_cursor(_KIND, cursor, ("",))
     parameters = {
         "user_id": user_id,

@@ -37,7 +37,7 @@ async def find_source(runner: Runner, queries: Queries, thread_id: str, tenant: 
     """Return the archive that the stub of a thread names; `None` if the thread is not archived.
 
     Raises:
-        ArchiveError: If its manifest is damaged.
+        ArchiveError: If the manifest of the archive is damaged.
         TenantError: If the archive belongs to another tenant.
     """
     try:
@@ -48,7 +48,7 @@ async def find_source(runner: Runner, queries: Queries, thread_id: str, tenant: 
 
 
 async def list_exported(db: Connection, queries: Queries, manifest: Manifest) -> Tables:
-    """Return the tables of an archive that an export has, with the columns that it has. One round trip.
+    """Return the archived tables and columns that an export has. One round trip.
 
     Raises:
         SchemaOutdatedError: If the archive has columns that the tables lack.
@@ -65,7 +65,7 @@ async def list_exported(db: Connection, queries: Queries, manifest: Manifest) ->
 
 
 def parts_of(tables: Tables, rows: Rows) -> Iterator[tuple[Table, list[bytes]]]:
-    """Yield the rows of a thread without its row in `threads`, in parts that are decoded together. Runs come first."""
+    """Yield parts of a thread's rows, except its row in `threads`. Parts of runs come first."""
     for table in sorted(tables.all, key=lambda one: one.name != "runs"):
         for part in portions(rows.get(table.name, ())) if table.name != THREADS else ():
             yield table, part
@@ -74,15 +74,7 @@ def parts_of(tables: Tables, rows: Rows) -> Iterator[tuple[Table, list[bytes]]]:
 async def decode(
     db: Connection, queries: Queries, table: Table, columns: Sequence[tuple[str, str]], rows: Sequence[bytes]
 ) -> list[dict[str, Any]]:
-    """Return archived rows as `export_thread_rows` returns rows. One round trip.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        table: The table.
-        columns: Its columns in the archive.
-        rows: The rows.
-    """
+    """Return archived rows as `export_thread_rows` returns rows. One round trip."""
     values = await db.compute(transpose, rows, len(columns))
     named = dict(zip((name for name, _ in columns), values, strict=True))
     given = {f"p{number}": Packed(named[name]) for number, (name, _) in enumerate(table.columns)}

@@ -1,9 +1,8 @@
 -- name: list_thread_tables
 -- Return the tables with rows of threads, except the given tables, referenced tables first. Each row has name, columns,
--- types, and statements that read, digest, delete, insert and decode rows. Rows are read in the binary format of
--- PostgreSQL's records, with arrays as text, and decoded to JSON. The last two columns are statements over all these
--- tables: one counts rows and bytes of threads, and one finds threads with rows outside of `threads`. If columns are
--- given, as `table.column`, return only these, in the given order.
+-- types, and statements that read, digest, delete, insert and decode rows. The last two columns are statements over all
+-- these tables: the first counts rows and bytes of threads, the second finds threads with rows outside of `threads`. If
+-- columns are given, as `table.column`, return only these, in the given order.
 WITH tables AS (
     SELECT c.oid, c.relname::text AS name, format('%I.%I', n.nspname, c.relname) AS path,
         EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f') AS is_referring
@@ -113,8 +112,7 @@ SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = AN
 ORDER BY t.thread_id FOR UPDATE SKIP LOCKED;
 
 -- name: share_copies
--- Take the lock of archives that are made until the transaction ends. Others can take it, too, except calls that look
--- for copies.
+-- Take the lock of calls that make archives until the transaction ends. Only calls that look for copies exclude it.
 SELECT pg_advisory_xact_lock_shared(hashtextextended(:key::text, 0));
 
 -- name: begin_archive
@@ -127,8 +125,8 @@ VALUES (
 ON CONFLICT (archive_id) DO NOTHING;
 
 -- name: lock_archive
--- Lock the row of an archive until the transaction ends, if the given deletion has claimed the archive. If no deletion
--- is given, lock the row if no deletion has claimed the archive.
+-- Lock the row of an archive until the transaction ends, if the given deletion has claimed the archive. Without a
+-- deletion, lock the row only if no deletion has claimed the archive.
 SELECT a.archive_id FROM /*schema*/archives a
 WHERE a.archive_id = :archive_id::text AND a.deletion_id IS NOT DISTINCT FROM :deletion_id::text
 FOR UPDATE;
@@ -209,8 +207,8 @@ WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() ORDER BY d
 -- Return the archives that have copies of given threads, of threads that a user owned or acted in when they were
 -- archived, or of threads that had inherited from given sources. Each row is one thread of such an archive: its owner,
 -- other users and origins at that time; whether it had inherited from a source; whether its stub names the archive, and
--- its present owner if so. The last columns tell whether the archive is complete, and when it was begun if it may still
--- be in the making: it is not complete, no call has claimed it, and it was begun a short time ago.
+-- its present owner if so. The last columns tell whether the archive is complete, and when it was begun if a process
+-- may still be making it.
 SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id, c.users, c.origin_thread_ids::text,
     coalesce(c.origin_thread_ids && :source_ids::text[], false), t.thread_id IS NOT NULL, t.user_id,
     a.completed_at IS NOT NULL, CASE
@@ -227,8 +225,7 @@ WHERE a.archive_id IN (
 ORDER BY a.archive_id, c.thread_id;
 
 -- name: list_unfinished
--- Return a page of archives, after a cursor, that were begun more than a time ago, are not complete, and that no stub
--- names.
+-- Return a page of archives that were begun more than a time ago, are not complete, and that no stub names.
 SELECT a.archive_id, a.url, a.root FROM /*schema*/archives a
 WHERE a.completed_at IS NULL AND a.created_at NOT BETWEEN now() - :near::interval AND now() + :near
     AND a.archive_id > :cursor_id::text AND NOT EXISTS (
@@ -239,7 +236,7 @@ ORDER BY a.archive_id
 LIMIT :page_size;
 
 -- name: claim_unfinished
--- Claim an archive that is not complete, as `claim_archive` does. No row: it was completed or deleted meanwhile.
+-- Claim an archive that is not complete, as `claim_archive` does. Return no row if it is complete or deleted by now.
 UPDATE /*schema*/archives SET deletion_id = :deletion_id::text
 WHERE archive_id = :archive_id::text AND completed_at IS NULL
 RETURNING archive_id;
@@ -250,8 +247,7 @@ UPDATE /*schema*/threads SET archive_id = :new_archive_id::text
 WHERE thread_id = ANY(:thread_ids::text[]) AND archive_id = :archive_id::text;
 
 -- name: clear_stubs
--- Make the stubs of a deleted archive's threads, or of some of them, ordinary rows, so that they can be deleted, and
--- return them.
+-- Turn the stubs of a deleted archive's threads, or of some of them, into ordinary rows, and return these threads.
 UPDATE /*schema*/threads SET archived_at = NULL, archive_id = NULL
 WHERE thread_id IN (
     SELECT c.thread_id FROM /*schema*/archived_threads c

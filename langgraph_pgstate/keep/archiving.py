@@ -1,9 +1,9 @@
 """Archiving of threads: copying, verifying, and only then deleting.
 
 The rows of a thread are read, stored outside of the database, read back and verified. Then one transaction locks the
-thread's row. Holding, forking, enqueueing and deleting lock this row, too, so none of them happens meanwhile. The
-transaction deletes the thread's rows, and compares their digest with the digest of the rows that were read back. If the
-digests differ, or rows remain, the transaction is rolled back, and the thread is kept.
+thread's row, so that nobody holds, forks, enqueues or deletes the thread meanwhile. The transaction deletes the
+thread's rows, and compares their digest with the digest of the rows that were read back. If the digests differ, or rows
+remain, the transaction is rolled back, and the thread is kept.
 """
 
 from __future__ import annotations
@@ -83,10 +83,7 @@ async def check_held(db: Connection, queries: Queries, thread_ids: Sequence[str]
 async def explain(
     db: Connection, queries: Queries, thread_ids: Sequence[str], idle_for: timedelta
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Return, for each thread, why it cannot be archived now (`None` if it can), and the id of the archive it is in.
-
-    One round trip.
-    """
+    """Return why each thread cannot be archived now (`None` if it can), and the id of its archive. One round trip."""
     rows = await db.fetch(queries.explain_archivable, {"thread_ids": [*thread_ids], "idle_for": idle_for})
     found: dict[str, tuple[str | None, str | None]] = dict.fromkeys(thread_ids, ("missing", None))
     return found | {thread_id: (reason, archive_id) for thread_id, reason, archive_id in rows}
@@ -95,11 +92,7 @@ async def explain(
 async def inspect(
     db: Connection, queries: Queries, tables: Tables, thread_ids: Sequence[str], idle_for: timedelta
 ) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
-    """Return two mappings by thread. Two round trips.
-
-    The first tells why a thread cannot be archived. The second has the number and bytes of the rows of each thread that
-    can be archived.
-    """
+    """Return why threads cannot be archived, and the number and bytes of rows of the other threads. Two round trips."""
     explained = await explain(db, queries, thread_ids, idle_for)
     left = {thread_id: _REASONS[reason] for thread_id, (reason, _) in explained.items() if reason is not None}
     found = {thread_id: (0, 0) for thread_id in thread_ids if thread_id not in left}
@@ -114,7 +107,7 @@ async def read_threads(
 ) -> tuple[dict[str, dict[str, list[bytes]]], datetime]:
     """Return all rows of some threads, by thread and table, and the time. One round trip for each table.
 
-    The tables are not read in one snapshot. `delete_archived` finds rows that have changed since.
+    The tables are not read in one snapshot. Later comparisons find rows that have changed since.
     """
     found: dict[str, dict[str, list[bytes]]] = {thread_id: {} for thread_id in thread_ids}
     for table in tables.all:
@@ -136,8 +129,8 @@ async def begin_archive(
 ) -> None:
     """Store the row of an archive before its objects are stored. One transaction; safe to repeat.
 
-    The rows of its threads are compared with the copied rows, under a lock that excludes calls which look for copies
-    to delete. So an erasure either finds this archive, or has changed the threads before the comparison.
+    A lock excludes calls that look for copies to delete, while the threads are compared with the copied rows. So an
+    erasure finds this archive, or has changed the threads before the comparison.
 
     Raises:
         _ChangedError: If some threads have changed since they were copied.
@@ -146,7 +139,8 @@ async def begin_archive(
     changed: dict[str, str] = {}
     async with db.transaction():
         query, parameters = bounded_waits(queries)
-        # Another comparison may take long. A frozen process must not hold the lock.
+        # Wait for the lock without a timeout, because other comparisons may take long. `bounded_waits` also sets a
+        # timeout that ends the transaction of a frozen process.
         await db.fetch(query, {**parameters, "timeout": "0"})
         await db.fetch(queries.share_copies, {"key": copies_key(queries)})
         for table in tables.all:
@@ -157,7 +151,7 @@ async def begin_archive(
 
 
 def copies_key(queries: Queries) -> str:
-    """Return the key of the lock that makers of archives share, and that excludes them while copies are looked for."""
+    """Return the key of a lock. Calls that make archives share it, and calls that look for copies take it alone."""
     return f"copies {queries.schema}"
 
 
@@ -188,12 +182,10 @@ async def add_archive(
 async def delete_archived(
     db: Connection, queries: Queries, tables: Tables, manifest: Manifest, idle_for: timedelta
 ) -> dict[str, str]:
-    """Delete the rows of the threads of a verified archive, except their stubs. Safe to repeat.
+    """Delete the rows of a verified archive's threads, except their stubs. Return why threads were kept, by thread.
 
-    One transaction. If some threads have changed since they were copied, it is repeated without them.
-
-    Returns:
-        The reasons why threads were kept, by thread.
+    One transaction; safe to repeat. The transaction is repeated without threads that have changed since they were
+    copied.
     """
     left: dict[str, str] = {}
     ids = [*manifest.frames]
@@ -244,12 +236,12 @@ async def _delete(
     key = {"thread_ids": [*ids]}
     query, parameters = bounded_waits(queries)
     await db.fetch(query, parameters)
-    # A call that deletes the archive waits for this lock. If such a call has claimed the archive earlier, the lock is
-    # not taken, and the threads stay.
+    # Calls that delete the archive wait for this lock. If such a call has already claimed the archive, the threads
+    # stay.
     if not await db.fetch(queries.lock_archive, {"archive_id": manifest.archive_id, "deletion_id": None}):
         raise _ChangedError(dict.fromkeys(ids, _DELETED))
     locked = {row[0] for row in await db.fetch(queries.lock_threads_for_update, key)}
-    # Only the next statement sees changes that were committed during the wait for the lock.
+    # Only a new statement sees changes that were committed before the lock was taken.
     reasons = await explain(db, queries, ids, idle_for)
     changed = {
         thread_id: _REASONS["locked" if reason is None else reason]
@@ -308,15 +300,6 @@ async def archive_threads(
 ) -> ArchiveReport:
     """Archive threads, many in one archive. Safe to repeat, to stop, and to run while other programs use the threads.
 
-    Args:
-        runner: The database.
-        queries: The queries of its schema.
-        objects: The place where archives are stored.
-        thread_ids: The threads.
-        tenant: The tenant whose threads they are.
-        idle_for: Time for which a thread must not have been active.
-        dry_run: Only count.
-
     Raises:
         ArchiveError: If an archive is damaged when it is read back. None of its threads was deleted.
     """
@@ -343,15 +326,11 @@ async def archive_threads(
 
 
 async def _check_reachable(runner: Runner, objects: Objects) -> None:
-    """Check that a place stores and deletes objects before the row of an archive is stored.
+    """Check that a place stores and deletes objects, before the row of an archive is stored.
 
-    If the objects of an archive can be neither stored nor deleted, the row of the archive remains. Then no erasure of
-    its threads can end until they can be deleted.
-
-    Raises:
-        ArchiveUnavailableError: If the place cannot be reached, or does not allow this.
+    The row of an archive remains until its objects can be deleted. Until then, its threads cannot be erased.
     """
-    # Other processes may check the same place now.
+    # Other processes may check the same place at the same time.
     name = f"pgstate-check-{uuid4()}"
     try:
         await runner.wait_for(objects.put, name, b"")
@@ -363,7 +342,8 @@ async def _check_reachable(runner: Runner, objects: Objects) -> None:
         await runner.wait_for(objects.delete, name)
     except ArchiveUnavailableError as error:
         raise ArchiveUnavailableError(
-            f"{objects.url}/{name}", f"cannot be deleted, and remains: a place of archives must allow it ({error})"
+            f"{objects.url}/{name}",
+            f"cannot be deleted, and remains: a place of archives must allow deletions ({error})",
         ) from error
 
 
@@ -439,7 +419,7 @@ async def delete_objects(runner: Runner, objects: Objects, archive_id: str) -> N
     """Delete the objects of an archive. Safe to repeat.
 
     Raises:
-        ArchiveUnavailableError: If one cannot be deleted.
+        ArchiveUnavailableError: If an object cannot be deleted.
     """
     for ending in (PACK, MANIFEST):
         await runner.wait_for(objects.delete, archive_id + ending)
@@ -457,11 +437,11 @@ async def delete_unused(db: Connection, queries: Queries, archive_id: str) -> No
 async def store(runner: Runner, queries: Queries, objects: Objects, manifest: Manifest, data: bytes) -> None:
     """Store the two objects of an archive, read both back, and verify them.
 
-    If that fails or is cancelled, the archive is deleted. If its objects cannot be deleted, its row is kept.
+    After an error or a cancellation, the archive is deleted. If its objects cannot be deleted, its row is kept.
 
     Raises:
-        ArchiveError: If the objects that are read differ from the stored objects.
-        ArchiveUnavailableError: If they cannot be stored or read.
+        ArchiveError: If an object differs when it is read back.
+        ArchiveUnavailableError: If an object cannot be stored or read.
     """
     try:
         await _store(runner, objects, manifest, data)

@@ -1,9 +1,9 @@
 """Deletion of threads from archives.
 
-An archive that also has other threads is written again without the deleted threads. The compressed data of the others
-is copied unchanged. Their stubs, which are their rows in `threads`, name the new archive before the old one is deleted.
-If the process is killed, rows in `archives` name all remaining objects, so that the same call can continue. An archive
-whose objects are missing does not count as deleted, because a folder may not be mounted.
+An archive that also has other threads is written again without the deleted threads. The compressed frames of the other
+threads are copied unchanged. Their stubs, which are their rows in `threads`, name the new archive before the old
+archive is deleted. If the process is killed, rows in `archives` name all remaining objects, so that a repeated call can
+continue. An archive whose objects are missing does not count as deleted, because a folder may not be mounted.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.holds import check_not_held
 from langgraph_pgstate.threads.rows import delete_thread
 
-# Time after which a process that has begun an archive, and has not finished it, is taken for dead.
+# Time after which the process that makes an unfinished archive is taken for dead.
 _UNFINISHED: Final = timedelta(minutes=15)
-# The same time for sweeps, which nobody waits for. A process that is slow must be able to finish its archive.
+# The same time for sweeps. Sweeps can wait longer, so that slow processes can finish their archives.
 _LEFT: Final = timedelta(days=1)
 _PAGE: Final = 50
 _log = logging.getLogger("langgraph_pgstate.keep")
@@ -48,9 +48,9 @@ class Copies(NamedTuple):
         archive_id: The archive.
         url: URL of its objects.
         root: The digest of its manifest.
-        thread_ids: The threads.
+        thread_ids: The threads to delete.
         others: Other threads in the archive, with their users and origins at the time of the archiving.
-        is_complete: Whether the archive was complete when its copies were looked for.
+        is_complete: Whether the archive was complete when `find_copies` read its row.
         begun_at: Time at which the archive was begun, if it is perhaps still being made.
     """
 
@@ -63,15 +63,12 @@ class Copies(NamedTuple):
     begun_at: datetime | None = None
 
     def check(self) -> None:
-        """Check that the archive is not being made.
-
-        Raises:
-            ArchiveUnavailableError: If it is perhaps being made. Its objects may be stored after they were deleted.
-        """
+        """Raise an error if the archive is perhaps being made: its objects may be stored after their deletion."""
         if self.begun_at is not None:
             raise ArchiveUnavailableError(
                 f"{self.url}/{self.archive_id}{PACK}",
-                f"was begun at {self.begun_at} and is not finished: repeat this call when it is, or after 15 minutes",
+                f"was begun at {self.begun_at} and is not finished: repeat this call when the archive is "
+                "finished, or after 15 minutes",
             )
 
 
@@ -79,15 +76,15 @@ class Wanted(NamedTuple):
     """The copies to delete.
 
     Attributes:
-        thread_ids: Threads of which all copies are to be deleted.
-        user_id: User of whom copies are to be deleted: copies of threads that the user owned, or acted in, when they
-            were archived.
-        redacted: Threads in the database that were redacted. Copies of them are to be deleted, but not a copy that a
-            stub names: it was made after the redaction, and is the only one.
-        source_ids: Threads from which others were forked or copied. Copies of these are to be deleted as those of
-            redacted threads, also if the fork or copy itself was deleted from the database.
-        kept: Threads of which no copies are to be deleted.
-        restored: Archived threads of which a dry run assumes that they were restored.
+        thread_ids: Threads whose copies are all deleted.
+        user_id: User of whom copies are deleted: copies of threads that the user owned, or acted in, when they were
+            archived.
+        redacted: Redacted threads, whose copies are deleted. A copy that a stub names stays: it was made after the
+            redaction, and is the only one.
+        source_ids: Threads whose forks and copies are treated like redacted threads, even if the forks and copies were
+            deleted from the database.
+        kept: Threads whose copies all stay.
+        restored: Archived threads that a dry run treats as restored.
     """
 
     thread_ids: Collection[str]
@@ -101,12 +98,13 @@ class Wanted(NamedTuple):
 async def find_copies(db: Connection, queries: Queries, wanted: Wanted) -> list[Copies]:
     """Return the archives, finished or not, that have copies to delete.
 
-    One transaction, which waits until each archive that is being made has its row; and a statement per copied thread.
+    The transaction waits until each archive that is being made has its row. Then one statement per thread looks for
+    holds.
 
     Raises:
         ThreadHeldError: If a hold protects a thread with such copies.
-        ThreadArchivedError: If a copy is to be deleted because of a user, but the archived thread has no other place,
-            and belongs to another user now.
+        ThreadArchivedError: If a copy is to be deleted because of a user, but an archived thread of another user needs
+            it.
     """
     thread_ids, user_id, redacted, source_ids, kept, restored = wanted
     ids, found = {*thread_ids}, dict[str, Copies]()
@@ -136,10 +134,7 @@ async def find_copies(db: Connection, queries: Queries, wanted: Wanted) -> list[
 
 
 async def copies_of(runner: Runner, queries: Queries, wanted: Wanted) -> AsyncIterator[Copies]:
-    """Yield the archives with copies to delete, including archives that are made during the deletion.
-
-    The errors are those of `find_copies`.
-    """
+    """Yield the archives that `find_copies` returns, including archives that are made during the deletion."""
     seen: set[str] = set()
     while new := [one for one in await runner.run(find_copies, queries, wanted) if one.archive_id not in seen]:
         for copies in new:
@@ -160,18 +155,11 @@ async def delete_copies(
 
     If several calls delete from one archive at the same time, only the call that began last continues.
 
-    Args:
-        runner: Runs operations.
-        queries: The queries of the schema.
-        copies: The archive and the threads.
-        tenant: The tenant of the threads; `None` for none.
-        by: Name of the person, for an event.
-        missing_ok: Whether copies in an archive whose objects are missing count as deleted.
-
     Raises:
-        ArchiveError: If an object of the archive is missing; with `missing_ok`, only if the other object exists and the
-            archive has other threads. Also if the archive is damaged and has other threads. Nothing was deleted.
-        ArchiveUnavailableError: If it cannot be reached, is being made, or another call has claimed it.
+        ArchiveError: If an object of the archive is missing, or the archive is damaged and has other threads. With
+            `missing_ok`, a missing object is an error only if the other object exists and the archive has other
+            threads.
+        ArchiveUnavailableError: If the archive cannot be reached, is being made, or another call has claimed it.
         ThreadHeldError: If a hold was placed on a thread meanwhile. Nothing of it was deleted.
     """
     copies.check()
@@ -179,7 +167,7 @@ async def delete_copies(
     deletion_id = new_entry_id()
     is_complete = await runner.run(claim_archive, queries, copies.archive_id, deletion_id)
     if is_complete and not copies.is_complete:
-        # Stubs name it now, so that its copies are perhaps needed.
+        # Stubs name the archive now, so that its copies are perhaps needed.
         where = f"{copies.url}/{copies.archive_id}{PACK}"
         raise ArchiveUnavailableError(where, "was finished meanwhile: repeat this call")
     named = {copies.archive_id + MANIFEST, copies.archive_id + PACK}
@@ -192,8 +180,8 @@ async def delete_copies(
                 where, "or its manifest is missing: pass missing_ok=True (--missing-ok) if it is gone for good"
             )
         if copies.others and left:
-            # The object that is left may have content of the threads to delete. Only with both objects can the archive
-            # be written again without these threads.
+            # The remaining object may have content of the threads to delete. Without the other object, the archive
+            # cannot be written again.
             raise ArchiveError(
                 f"{copies.url}/{min(left)}",
                 f"is still there, but {min(named - left)} is missing, and other threads are in the archive: put the "
@@ -253,13 +241,10 @@ def _repack(manifest: Manifest, data: bytes, kept: Sequence[str]) -> tuple[bytes
 
 
 async def claim_archive(db: Connection, queries: Queries, archive_id: str, deletion_id: str) -> bool:
-    """Claim an archive for a call that deletes it. One statement; safe to repeat.
+    """Claim an archive for a call that deletes it, and return whether its objects must exist. Safe to repeat.
 
-    Afterwards, a call that makes this archive no longer deletes its threads from the tables. An earlier call that
-    deletes this archive fails.
-
-    Returns:
-        Whether its objects must exist: all were stored, and no call has begun to delete them.
+    After the claim, a call that still makes this archive keeps the threads in the tables, and an earlier call that
+    deletes this archive fails. The objects must exist if all were stored, and no call has begun to delete them.
     """
     rows = await db.fetch(queries.claim_archive, {"archive_id": archive_id, "deletion_id": deletion_id})
     return bool(rows and rows[0][0])
@@ -276,7 +261,7 @@ async def begin_deletion(db: Connection, queries: Queries, copies: Copies, delet
     """
     async with db.transaction():
         await _lock_claimed(db, queries, copies, deletion_id)
-        # A hold locks the thread's row, too.
+        # A call that places a hold locks the thread's row, too.
         await db.fetch(queries.lock_stubs, {"thread_ids": copies.thread_ids})
         for thread_id in copies.thread_ids:
             await check_not_held(db, queries, thread_id)
@@ -284,11 +269,7 @@ async def begin_deletion(db: Connection, queries: Queries, copies: Copies, delet
 
 
 async def _lock_claimed(db: Connection, queries: Queries, copies: Copies, deletion_id: str) -> None:
-    """Lock a claimed archive until the transaction ends.
-
-    Raises:
-        ArchiveUnavailableError: If another call has claimed or deleted it meanwhile.
-    """
+    """Lock a claimed archive until the transaction ends. Raise an error if another call has claimed or deleted it."""
     if not await db.fetch(queries.lock_archive, {"archive_id": copies.archive_id, "deletion_id": deletion_id}):
         raise _claimed(copies)
 
@@ -304,7 +285,7 @@ async def begin_rewriting(
     """Store the row of an archive that has the other threads of a claimed archive. One transaction; safe to repeat.
 
     Raises:
-        ArchiveUnavailableError: If another call has claimed or deleted the archive, perhaps to delete other threads.
+        ArchiveUnavailableError: If another call has claimed or deleted the archive.
     """
     async with db.transaction():
         await _lock_claimed(db, queries, copies, deletion_id)
@@ -322,7 +303,7 @@ async def move_stubs(
     """Change stubs of one archive to name another. One transaction; safe to repeat.
 
     Raises:
-        ArchiveUnavailableError: If another call has claimed one of the archives. No stub names the new one.
+        ArchiveUnavailableError: If another call has claimed one of the archives. No stub was changed.
     """
     archive_id = copies.archive_id
     async with db.transaction():
@@ -341,20 +322,10 @@ async def move_stubs(
 async def end_archive(
     db: Connection, queries: Queries, copies: Copies, deletion_id: str, by: str | None, *, is_whole: bool = False
 ) -> int:
-    """Delete the rows of threads of an archive, and their stubs. One transaction.
+    """Delete the rows of an archive's threads, and their stubs. Return the number of deleted stubs. One transaction.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        copies: The archive and the threads.
-        deletion_id: The call's claim.
-        by: Name of the person, for an event.
-        is_whole: Whether the objects were deleted, so that the rows and stubs of other threads are deleted, too. A stub
-            of another thread still names the archive only if a call that deleted this thread was interrupted after
-            `begin_deletion`.
-
-    Returns:
-        The number of threads of which neither rows nor copies remain.
+    With `is_whole`, the objects were deleted, so the rows and stubs of other threads are deleted, too. A stub of
+    another thread names the archive only if an earlier call that deleted this thread was interrupted.
 
     Raises:
         ThreadHeldError: If a hold was placed on a thread whose copy was missing. Nothing was deleted.
@@ -374,14 +345,9 @@ async def end_archive(
 
 
 async def sweep_unfinished(runner: Runner, queries: Queries, goes_on: Callable[[], bool]) -> None:
-    """Delete what dead processes have left of archives that they did not finish. Safe to repeat, and to stop.
+    """Delete the unfinished archives of dead processes. Safe to repeat, and to stop.
 
-    What cannot be deleted is logged, and the next call tries again.
-
-    Args:
-        runner: Runs operations.
-        queries: The queries of the schema.
-        goes_on: Returns whether there is time for another archive.
+    If an archive cannot be deleted, the error is logged, and the next call tries again.
     """
     cursor, failed = "", set[str]()
     while page := await runner.run(list_unfinished, queries, cursor):
@@ -402,12 +368,12 @@ async def sweep_unfinished(runner: Runner, queries: Queries, goes_on: Callable[[
 
 
 async def list_unfinished(db: Connection, queries: Queries, cursor: str) -> list[Copies]:
-    """Return the next archives that nobody will finish and no stub names, without their threads. One round trip."""
+    """Return the next unfinished archives that no stub names, without their threads. One round trip."""
     rows = await db.fetch(queries.list_unfinished, {"near": _LEFT, "cursor_id": cursor, "page_size": _PAGE})
     return [Copies(archive_id, url, root, [], {}) for archive_id, url, root in rows]
 
 
 async def claim_unfinished(db: Connection, queries: Queries, archive_id: str, deletion_id: str) -> bool:
-    """Claim an archive that is not complete, and return whether it still is not. One statement; safe to repeat."""
+    """Claim an archive if it is not complete, and return whether it was claimed. One statement; safe to repeat."""
     key = {"archive_id": archive_id, "deletion_id": deletion_id}
     return bool(await db.fetch(queries.claim_unfinished, key))

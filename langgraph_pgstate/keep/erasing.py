@@ -1,7 +1,7 @@
 """Erasure of all that is stored about a user, of threads, and of single messages.
 
-Each thread is erased in one transaction, which also stores the counts of erased rows. So the next call continues an
-interrupted erasure, and the receipt counts the rows of both calls. A dry run rolls each transaction back.
+Each thread is erased in one transaction, which also stores the counts of erased rows. If a call is interrupted, the
+next call continues the erasure, and the receipt counts the rows of both calls. A dry run rolls each transaction back.
 """
 
 from __future__ import annotations
@@ -116,13 +116,7 @@ _REDACTED: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class EraseRequest:
-    """The validated arguments of an erasure.
-
-    Attributes:
-        kind: `user`, `thread` or `message`.
-        id: Id of the user, thread or message.
-        thread_id: The thread of the message.
-    """
+    """The validated arguments of an erasure. `thread_id` is the thread of a message."""
 
     kind: Kind
     id: str
@@ -194,17 +188,7 @@ async def erase(
 async def begin(
     db: Connection, queries: Queries, new_id: str, request: EraseRequest, by: str | None = None
 ) -> tuple[str, dict[str, int]]:
-    """Return the unfinished erasure of the same subject, or begin one. One transaction; safe to repeat.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        new_id: Id of a new erasure.
-        request: What is erased.
-        by: Name of the person who erases, for an event of the kind `action`.
-
-    Returns:
-        The id of the erasure, and its counts so far.
+    """Return the id and counts of the subject's unfinished erasure, or begin one. One transaction; safe to repeat.
 
     Raises:
         ConfigurationError: If the new id is that of another erasure.
@@ -256,7 +240,7 @@ async def finish(
 
 
 class _Work:
-    """An erasure in progress, with its report, for `erase`. Each part of it is one transaction."""
+    """An erasure in progress, with its report. Each part of it is one transaction."""
 
     def __init__(
         self,
@@ -286,10 +270,7 @@ class _Work:
             self._counts.update(counts)
 
     async def user(self) -> None:
-        """Erase the user's threads with forks and copies.
-
-        Also erase the user's content in other threads, and the user's rows outside of threads.
-        """
+        """Erase the user's threads with forks and copies, content in other users' threads, and rows of no thread."""
         user_id = self._request.id
         for _ in range(_ROUNDS):
             found = await self._threads("list_threads_of_user", user_id)
@@ -310,13 +291,13 @@ class _Work:
         if self.report.is_complete:
             await self._rescue(user_id)
         if self.report.is_complete:
-            # Destroy the keys only if no thread was kept, because kept threads are encrypted under them.
+            # Destroy the keys only if no thread was kept, because kept threads are encrypted under these keys.
             await self._part(None, _destroy_keys, user_id)
 
     async def _runs(self, thread_id: str, user_id: str) -> None:
         """Redact a user's runs in another user's thread, and what forks and copies have inherited from these runs.
 
-        Redact the thread itself last. If this call is interrupted, a repeated call must still find the runs in it.
+        Redact the thread itself last. After an interruption, a repeated call must still find the runs in it.
         """
         rows = await self._runner.run(_fetch, self._queries, "list_heirs", {"thread_id": thread_id})
         heirs = [row[0] for row in rows if row[0] not in self._done]
@@ -331,7 +312,7 @@ class _Work:
             await self._part(thread_id, _clear_user, self._codec, thread_id, user_id, known)
 
     async def _rescue(self, user_id: str) -> None:
-        """Find other users' content that is encrypted under this user's data keys, and encrypt it under their own keys.
+        """Find other users' content under this user's data keys, and encrypt it under keys of those users.
 
         Such content exists if this user wrote in another user's thread. To find it, all encrypted content is read. A
         thread is kept if such content remains in it.
@@ -366,11 +347,7 @@ class _Work:
             await self._message(thread_id, request.id)
 
     async def _resume_or_refuse(self, why: str) -> None:
-        """Finish an unfinished erasure of a subject of which no rows remain.
-
-        Raises:
-            NotFoundError: If there is no such erasure.
-        """
+        """Finish the erasure of a subject that has no rows any more. Raise an error if no erasure was begun."""
         found = await self._runner.run(find_open, self._queries, self._request)
         if found is None or self.report.dry_run:
             raise NotFoundError(why)
@@ -378,18 +355,14 @@ class _Work:
         self.report.counts = dict(self._counts)
 
     async def tree(self, thread_id: str) -> None:
-        """Erase a thread, and its forks and copies that have the same user or no user. Redact those of other users.
+        """Erase a thread, and forks and copies of the same user or of no user. Redact its other forks and copies.
 
         Archived threads are restored first, because a redaction compares the content of a fork or copy with its source.
         """
         await self._repeated(self._tree, thread_id)
 
     async def _repeated(self, work: Callable[..., Awaitable[None]], *given: Any) -> None:
-        """Repeat a part until no fork or copy of its thread was made meanwhile.
-
-        Raises:
-            ConflictError: If forks or copies are still being made.
-        """
+        """Repeat a part until no fork or copy of its thread was made meanwhile. Raise an error after five attempts."""
         for _ in range(_ROUNDS):
             try:
                 await work(*given)
@@ -406,8 +379,7 @@ class _Work:
                 await self._other(heir, _redact_heir, self._codec, heir, source)
         kept = {one.thread_id for one in self.report.kept}
         needed = {source: heir for heir, source in others if heir in kept}
-        # Erase the thread itself last. If this call is interrupted, a repeated call must still find the thread, to
-        # erase the rest of its forks and copies.
+        # Erase the thread itself last, because a repeated call needs it to find the other forks and copies.
         for id in members:
             is_new = id not in self._done
             self._done.add(id)
@@ -424,10 +396,10 @@ class _Work:
                     raise
 
     async def _forks(self, thread_id: str, members: Collection[str]) -> str | None:
-        """Delete copies in archives of a thread's forks and copies, also of those that were deleted before.
+        """Delete archived copies of a thread's forks. Return a kept fork that a repeated call finds only by the thread.
 
-        Return a fork that is kept, or of which a copy is kept, and that a repeated call finds only by the thread.
-        `members` are the forks that were to be erased, and perhaps the thread itself.
+        Archived copies of forks that were deleted before are deleted, too. `members` are the forks that were to be
+        erased, and perhaps the thread itself.
         """
         known, forks = {one.thread_id for one in self.report.kept}, [id for id in members if id != thread_id]
         await self._archives(redacted=forks, source_ids=[thread_id])
@@ -444,9 +416,8 @@ class _Work:
     async def _relatives(self, thread_id: str, members: Sequence[str]) -> None:
         """Remove a thread's id from the events of its relatives: its sources, its forks and its copies.
 
-        The threads in `members` keep their events, because they are erased completely. The thread itself is erased
-        afterwards. If this call is interrupted, a repeated call must still find the thread's row, which names its
-        sources.
+        The threads in `members` keep their events, because they are erased completely. Call this before the thread is
+        erased, because the row of the thread names its sources.
         """
         for (other,) in await self._runner.run(_fetch, self._queries, "list_relatives", {"thread_id": thread_id}):
             if other not in members:
@@ -472,7 +443,7 @@ class _Work:
     async def _redact_tree(self, thread_id: str, what: Redaction, message_id: str) -> None:
         """Redact a message in a thread, and in its forks and copies.
 
-        Redact the thread itself last. If this call is interrupted, a repeated call must still find the message in it.
+        Redact the thread itself last. After an interruption, a repeated call must still find the message in it.
         """
         members, others = await self._runner.run(_find_tree, self._queries, thread_id)
         heirs = {*members, *(heir for heir, _ in others)} - {thread_id}
@@ -556,7 +527,7 @@ class _Work:
             for id in copies.thread_ids:
                 self._keep(id, _why(copies.url, error))
             return
-        # The same copies are found by a thread, by its source and by its user, until they are deleted.
+        # Until a copy is deleted, it is found several times: by its thread, by its source and by its user.
         new = {(copies.archive_id, id) for id in copies.thread_ids} - self._counted
         if self.report.dry_run:
             self._counted |= new
@@ -600,11 +571,7 @@ class _Work:
 
 
 def _why(url: str, error: PGStateError) -> str:
-    """Return why a copy stays in an archive.
-
-    Raises:
-        PGStateError: If the error has nothing to do with this archive, such as a lost connection to the database.
-    """
+    """Return why a copy stays in an archive. Raise errors of the database, such as a lost connection, again."""
     if error.retryable and not isinstance(error, (ArchiveError, ConflictError)):
         raise error
     return f"an archive has it: {error}" if url in str(error) else f"an archive has it ({url}): {error}"
@@ -615,7 +582,7 @@ def _needed_by(heir: str) -> str:
 
 
 class _NewHeirError(Exception):
-    """The error for a fork or copy that was made after the forks and copies of a thread were looked for."""
+    """The error for a fork or copy that is made during the erasure of its source."""
 
 
 class _NotNative(ConfigurationError):
@@ -673,11 +640,7 @@ async def _find_tree(db: Connection, queries: Queries, thread_id: str) -> tuple[
 
 
 async def _refuse_new_heirs(db: Connection, queries: Queries, thread_id: str, known: Collection[str]) -> None:
-    """Block forks and copies of a thread until the transaction ends, and check that all of them are known.
-
-    Raises:
-        _NewHeirError: If one is not.
-    """
+    """Block forks and copies of a thread until the transaction ends. Raise an error if one is not in `known`."""
     await db.fetch(queries.lock_thread_for_update, {"thread_id": thread_id})
     if any(row[0] not in known for row in await db.fetch(queries.list_heirs, {"thread_id": thread_id})):
         raise _NewHeirError
@@ -837,14 +800,14 @@ async def data_keys_of(db: Connection, queries: Queries, user_id: str) -> list[s
     """Return the ids of a user's data keys. One round trip.
 
     Raises:
-        ConfigurationError: If there are some, and this program has no keys. It could not encrypt again what other users
-            have under them.
+        ConfigurationError: If the user has data keys, and this program has no keys to encrypt other users' content
+            again.
     """
     rows = await db.fetch(queries.list_data_keys_of_user, {"user_id": user_id})
     if rows and db.keys is None:
         raise ConfigurationError(
-            f"user {user_id!r} has data keys, and must be erased by a program with encryption=: it encrypts again what "
-            "other users have under these keys, before they are destroyed"
+            f"user {user_id!r} has data keys, and must be erased by a program with encryption=, which encrypts "
+            "other users' content under these keys again before the keys are destroyed"
         )
     return [row[0] for row in rows]
 

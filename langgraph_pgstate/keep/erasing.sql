@@ -69,7 +69,7 @@ ORDER BY r.thread_id LIMIT :page_size;
 SELECT t.user_id FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text FOR NO KEY UPDATE;
 
 -- name: has_thread
--- Return whether one of these tables has a row of a thread, or an archive has a copy of a fork or copy of it.
+-- Return whether one of these tables has a row of a thread, or an archive has a copy of the thread or of its fork.
 SELECT EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::text)
     OR EXISTS (SELECT 1 FROM /*schema*/checkpoints WHERE thread_id = :thread_id)
     OR EXISTS (SELECT 1 FROM /*schema*/writes WHERE thread_id = :thread_id)

@@ -13,12 +13,7 @@ Kind = Literal["user", "thread", "message"]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A thread that was not completely erased.
-
-    Attributes:
-        thread_id: The thread.
-        why: The reason, such as the person who holds it.
-    """
+    """A thread that was not completely erased. `why` is the reason, such as the person who holds it."""
 
     thread_id: str
     why: str
@@ -30,10 +25,10 @@ class Erasure:
 
     Attributes:
         kind: `user`, `thread` or `message`.
-        erasure_id: Its id; `None` for a dry run.
+        erasure_id: Id of the erasure; `None` for a dry run.
         dry_run: Whether nothing was written.
         counts: Number of deleted rows by table. Redacted rows are counted under the table's name with ` redacted`.
-        kept: Threads that were not completely erased, because they are held or in use. A later call erases them.
+        kept: Threads that are held or in use, and were not completely erased. A later call erases them.
         receipt: The receipt; `None` if threads were kept, and for a dry run.
     """
 
@@ -60,11 +55,11 @@ class StoredErasure:
     """An erasure in the database.
 
     Attributes:
-        erasure_id: Its id.
+        erasure_id: Id of the erasure.
         kind: `user`, `thread` or `message`.
-        started_at: Time at which it began.
-        ended_at: Time at which it ended; `None` if threads were kept, or if the process died. The next call of `erase`
-            for the same subject continues it.
+        started_at: Time at which the erasure began.
+        ended_at: Time at which it ended; `None` if threads were kept, or the process died. The next call of `erase`
+            with the same arguments continues the erasure.
         counts: Number of deleted or redacted rows, by table.
         receipt: The receipt; `None` until the erasure has ended.
     """

@@ -31,12 +31,7 @@ _BY_PERSONS: Final = frozenset({"action", "answer"})
 
 
 class Line(NamedTuple):
-    """A line of an export.
-
-    Attributes:
-        data: The line.
-        problem: What of the row could not be read, and why; `None` if the line is whole.
-    """
+    """A line of an export. `problem` says what of the row could not be read, and why."""
 
     data: bytes
     problem: str | None = None
@@ -55,8 +50,8 @@ _WORDS: Final = frozenset({
 def label_of(user_id: str) -> dict[str, str | None]:
     """Return the parameters of statements that find a user's namespaces.
 
-    The parameter `label` finds namespaces in which any label is the id. It is `None` if the id is also a fixed label,
-    such as `memories`, because namespaces of all users may have that label.
+    The parameter `label` finds namespaces that have the user's id as a label. If the id is also a fixed label, such as
+    `memories`, `label` is `None`, because namespaces of all users may have it.
     """
     return {"user_id": user_id, "label": None if user_id in _WORDS else user_id}
 
@@ -77,7 +72,7 @@ async def export_user(
         found, cursor = await runner.run(user_page, queries, user_id, cursor)
         for one in found:
             yield one if isinstance(one, Line) else await runner.run(file_line, queries, codec, one)
-    # Threads that were archived while the rows above were read.
+    # Other threads may have been archived while the rows above were read.
     async for line in _acts(runner, queries, user_id, tenant, seen):
         yield line
 
@@ -112,7 +107,7 @@ async def _thread(
 async def _acts(
     runner: Runner, queries: Queries, user_id: str, tenant: str | None, seen: set[str]
 ) -> AsyncIterator[Line]:
-    """Yield what a user did in archived threads of others, except the threads that were seen."""
+    """Yield what a user did in other users' archived threads, except the threads in `seen`."""
     after: str | None = ""
     while (after := await runner.run(next_archived, queries, user_id, after or "")) is not None:
         if after in seen:
@@ -128,7 +123,7 @@ async def _acts(
 
 
 async def _find(runner: Runner, queries: Queries, thread_id: str, tenant: str | None) -> Source | Line | None:
-    """Return the archive of a thread, a line if it cannot be read, or `None` if the thread is not archived."""
+    """Return a thread's archive, a line if the archive cannot be read, or `None` if the thread is not archived."""
     try:
         return await find_source(runner, queries, thread_id, tenant)
     except PGStateError as error:
@@ -144,7 +139,10 @@ async def _archived(
     user_id: str | None = None,
     codec: ValueCodec | None = None,
 ) -> AsyncIterator[Line]:
-    """Yield the archived rows of a thread, or only what a user did in it; with a codec, also its newest state."""
+    """Yield the archived rows of a thread. With `user_id`, yield only what this user did.
+
+    With a codec, also yield the thread's newest state.
+    """
     columns, run_ids = source.manifest.columns, set[str]()
     try:
         rows = (await read_rows(runner, source, [source.manifest.frames[thread_id]]))[thread_id]
@@ -161,11 +159,7 @@ async def _archived(
 
 
 def _away(thread_id: str, error: PGStateError) -> Line:
-    """Return the line of a thread whose archive cannot be read.
-
-    Raises:
-        PGStateError: If the error has nothing to do with this archive, such as a lost connection to the database.
-    """
+    """Return the line of a thread whose archive cannot be read. Raise errors of the database again."""
     if error.retryable and not isinstance(error, ArchiveError):
         raise error
     return _line("archived_threads", {"thread_id": thread_id}, f"its archive cannot be read here: {error}")
@@ -197,7 +191,7 @@ async def next_thread(db: Connection, queries: Queries, user_id: str, after: str
 
 
 async def next_archived(db: Connection, queries: Queries, user_id: str, after: str) -> str | None:
-    """Return the next archived thread of another user, by id, in which a user acted or which was the user's."""
+    """Return the next archived thread, by id, that another user owns and that this user owned earlier or acted in."""
     while rows := await db.fetch(
         queries.list_archived_threads_of_user, {"user_id": user_id, "cursor_id": after, "page_size": 1}
     ):
@@ -209,7 +203,7 @@ async def next_archived(db: Connection, queries: Queries, user_id: str, after: s
 
 
 async def left_in_journal(db: Connection, queries: Queries, thread_id: str) -> list[Line]:
-    """Return a line that says so if this process cannot read the journal entries of a thread."""
+    """Return a line with an error if this process cannot read the journal entries of a thread."""
     if await journal.is_kept(db, queries, thread_id):
         return [_line("journal", {"thread_id": thread_id}, "its entries cannot be read here")]
     return []
@@ -229,7 +223,7 @@ async def user_page(
 ) -> tuple[list[Line | dict[str, Any]], Cursor | None]:
     """Return a page of a user's other rows as lines, and the position after it; `None` at the end.
 
-    For a file whose content is encoded, the row is returned in place of a line. `file_line` turns it into a line.
+    A file with encoded content stays a row, which `file_line` turns into a line.
     """
     where = {"cursor_name": cursor[0], "cursor_key": cursor[1], "page_size": _PAGE}
     rows = await db.fetch(queries.export_user_rows, {**label_of(user_id), **where})

@@ -1,6 +1,6 @@
 """Places for the objects of archives: a folder, the memory of this process, or a bucket of S3, Google Cloud or Azure.
 
-All methods block. An object is stored completely or not at all. Callers read it back before they rely on it.
+All methods block. An object is stored completely or not at all.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Objects(Protocol):
         ...
 
     def put(self, name: str, data: bytes) -> None:
-        """Store an object completely. It replaces an object of the same name.
+        """Store an object, or replace the object of this name.
 
         Raises:
-            ArchiveUnavailableError: If it could not be stored.
+            ArchiveUnavailableError: If the object could not be stored.
         """
         ...
 
@@ -42,8 +42,8 @@ class Objects(Protocol):
         """Return an object.
 
         Raises:
-            ArchiveError: If it does not exist.
-            ArchiveUnavailableError: If it could not be read.
+            ArchiveError: If the object does not exist.
+            ArchiveUnavailableError: If the object could not be read.
         """
         ...
 
@@ -61,11 +61,7 @@ class Objects(Protocol):
 
 
 def check_url(url: str) -> str:
-    """Return a valid URL of a place for objects, without a slash at its end.
-
-    Raises:
-        ConfigurationError: If the URL does not have one of the supported forms.
-    """
+    """Check the URL of a place for objects, and return it without a slash at its end."""
     text = identifier("url", url).rstrip("/")
     try:
         parts = urlsplit(text)
@@ -90,13 +86,13 @@ def check_url(url: str) -> str:
 
 
 def open_objects(url: str) -> Objects:
-    """Return the place for objects at a URL. Nothing is connected or made before one of its methods is called.
+    """Return the place for objects at a URL. Only its methods connect to it.
 
     The credentials of buckets come from the environment variables that the providers' own tools use: AWS_ACCESS_KEY_ID,
     AWS_REGION, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and so on.
 
     Raises:
-        ConfigurationError: If the URL has no supported form, or requires the extra `archive`, which is not installed.
+        ConfigurationError: If the URL is invalid, or requires the extra `archive`, which is not installed.
     """
     text = check_url(url)
     parts = urlsplit(text)
@@ -142,7 +138,7 @@ class _Folder:
 
     def _put(self, path: Path, data: bytes) -> None:
         """Store a file so that it survives a crash of the machine."""
-        # If the folder's parent is missing, the place may not be mounted.
+        # Do not make the folder's parent: if the parent is missing, a disk is perhaps not mounted.
         self._path.mkdir(exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")

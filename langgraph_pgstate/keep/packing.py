@@ -1,14 +1,14 @@
-"""The format of an archive: rows as PostgreSQL sends them, a frame for each thread, and a manifest.
+"""The format of an archive: two objects, `ID.pack` and `ID.json`.
 
-An archive is two objects. `ID.pack` has one zstd frame after the other. The frame of a thread has its rows, table by
-table, each row after its length (4 bytes, big-endian), in the binary format of PostgreSQL's records (`record_send`):
-the number of columns, and for each column the number of its type, its length and its value.
+`ID.pack` has one zstd frame for each thread. A frame has the rows of the thread, table by table. Each row follows its
+length (4 bytes, big-endian), and has the binary format of PostgreSQL's records (`record_send`): the number of columns,
+and for each column the number of its type, its length and its value.
 
-`ID.json` is the manifest. It has the columns of each table, the place of each thread's frame, and the SHA-256 of the
-pack, of each frame, and of each *part*, which is the rows of one thread in one table. The digest of a part is the
-SHA-256 of the sorted SHA-256 of its rows, so that the server can compute it, too. `root` is the SHA-256 of the manifest
-without `root`. `key_ids` are the ids of the data keys that encrypt values, for each thread and for the whole archive.
-The keys themselves are not in an archive, so destroying them makes the values unreadable.
+`ID.json` is the manifest. It has the columns of each table, the position of each frame, and SHA-256 digests of the
+pack, of each frame, and of each *part*: the rows of one thread in one table. The digest of a part is the SHA-256 of the
+sorted digests of its rows, so that the server can compute it, too. `root` is the digest of the manifest without `root`.
+`key_ids` name the data keys that encrypt values. The keys themselves are not in an archive, so destroying them makes
+the values unreadable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TEXT_MAGIC: Final = TEXT_MAGIC.encode()
 _PEOPLE: Final = ("runs.user_id", "answers.answered_by", "feedback.created_by")
 # Kinds of events that name the acting person.
 _ACTS: Final = frozenset({"action", "answer"})
-# Maximum size of a frame's content. Decompression allocates the size that the manifest names, and not more than this.
+# Maximum size of a frame's content. Decompression allocates the size that a manifest names.
 _MOST_BYTES: Final = 2**31
 
 Columns = Mapping[str, Sequence[tuple[str, str]]]
@@ -56,8 +56,8 @@ class People(NamedTuple):
 
     Attributes:
         user_id: Owner of the thread.
-        users: Others with runs, answers, feedback or actions in it.
-        origins: Threads from which it was forked or copied, whose users' content it has; an array literal, or empty.
+        users: Other users with runs, answers, feedback or actions in the thread.
+        origins: Threads from which the thread was forked or copied, as an array literal; empty if there are none.
     """
 
     user_id: str | None = None
@@ -66,14 +66,7 @@ class People(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The rows of one thread in one table.
-
-    Attributes:
-        table: The table.
-        rows: Number of rows.
-        bytes: Bytes of the rows.
-        sha256: Their digest, in hexadecimal digits.
-    """
+    """The rows of one thread in one table: their number, their size in bytes, and their hexadecimal digest."""
 
     table: str
     rows: int
@@ -82,15 +75,14 @@ class Part(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A thread in an archive.
+    """The frame of one thread in a pack.
 
     Attributes:
-        thread_id: The thread.
-        offset: Position of its frame in the pack.
-        bytes: Length of the frame.
-        sha256: Digest of the frame, in hexadecimal digits.
-        parts: Its rows, by table.
-        key_ids: Data keys that its encrypted values need.
+        offset: Position of the frame in the pack.
+        bytes: Length of the compressed frame.
+        sha256: Hexadecimal digest of the compressed frame.
+        parts: The rows of the thread, by table.
+        key_ids: Data keys that the encrypted values need.
     """
 
     thread_id: str
@@ -107,7 +99,7 @@ class Frame(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its rows."""
+        """Bytes of the rows before compression."""
         return sum(part.bytes for part in self.parts)
 
 
@@ -116,13 +108,9 @@ class Manifest:
     """The manifest of an archive: its threads, with their positions and digests.
 
     Attributes:
-        archive_id: Id of the archive.
-        created_at: Time at which its threads were read, by the clock of the database, as text.
+        created_at: Time at which the threads were read, by the clock of the database, as text.
         schema_version: Version of the rows' schema.
         tenant: Tenant of the threads; `None` if tenants are not kept apart.
-        columns: The columns of its tables.
-        pack_bytes: Length of the pack.
-        pack_sha256: Digest of the pack, in hexadecimal digits.
         frames: The threads, by id.
     """
 
@@ -189,12 +177,7 @@ def _root(plain: Mapping[str, Any]) -> bytes:
 
 
 def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifest:
-    """Return a manifest whose digest was checked.
-
-    Args:
-        data: The content of the object `ID.json`.
-        where: Name of the object, for errors.
-        root: The expected digest, if it is known.
+    """Return a verified manifest. If `root` is given, the manifest must have this digest.
 
     Raises:
         ArchiveError: If the manifest is damaged, or has another digest.
@@ -211,7 +194,8 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
             raise ArchiveError(where, "is not the manifest that the database names")
         if version != FORMAT:
             raise ConfigurationError(
-                f"{where} has format {version}, but this version of langgraph-pgstate reads format {FORMAT}: upgrade it"
+                f"{where} has format {version}, but this version of langgraph-pgstate reads format {FORMAT}: "
+                "install a newer version"
             )
         manifest = Manifest(
             plain["archive_id"],
@@ -244,12 +228,7 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
 
 
 def _check_types(manifest: Manifest) -> None:
-    """Check the types of the values in a manifest.
-
-    Raises:
-        TypeError: If a value has the wrong type.
-        ValueError: If a number is negative, or `created_at` is not a valid time.
-    """
+    """Check the types of the values in a manifest."""
     texts = [manifest.archive_id, manifest.created_at, manifest.pack_sha256]
     texts += [text for columns in manifest.columns.values() for column in columns for text in column]
     numbers = [manifest.schema_version, manifest.pack_bytes]
@@ -315,10 +294,10 @@ def pack(
 
 
 def unpack(frame: Frame, data: bytes, where: str) -> dict[str, list[bytes]]:
-    """Return the rows of a frame by table. All digests are checked.
+    """Return the rows of a frame by table, after a check of all digests.
 
     Raises:
-        ArchiveError: If it is damaged.
+        ArchiveError: If the frame is damaged.
     """
     where = f"{where}: thread {frame.thread_id!r}"
     if len(data) != frame.bytes or hashlib.sha256(data).hexdigest() != frame.sha256:
@@ -347,10 +326,10 @@ def unpack(frame: Frame, data: bytes, where: str) -> dict[str, list[bytes]]:
 
 
 def check_pack(manifest: Manifest, data: bytes, where: str) -> None:
-    """Check a whole pack: its digest, and the digests of all its threads and parts.
+    """Check the digests of a pack, and of all its frames and parts.
 
     Raises:
-        ArchiveError: If it is damaged.
+        ArchiveError: If the pack is damaged.
     """
     if len(data) != manifest.pack_bytes or hashlib.sha256(data).hexdigest() != manifest.pack_sha256:
         raise ArchiveError(where, "is damaged: its SHA-256 is not the one in the manifest")
@@ -399,7 +378,7 @@ def people_of(rows: Rows, columns: Columns) -> People:
 
 
 def _texts(rows: Rows, columns: Columns, column: str) -> Iterator[str]:
-    """Yield the values of a column as text; of null, the empty text."""
+    """Yield the values of a column as text. Null becomes an empty text."""
     table, _, name = column.partition(".")
     place = [known for known, _ in columns[table]].index(name) if table in rows else 0
     for row in rows.get(table, ()):
@@ -428,7 +407,7 @@ def _fields(row: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def is_of_thread(row: bytes, place: int, thread_id: str) -> bool:
-    """Return whether a column of a row has a thread's id as its value. `place` is the column's number, from 0."""
+    """Return whether the column at `place`, counted from 0, has a thread's id as its value."""
     id = thread_id.encode()
     value = _LENGTH.pack(len(id)) + id
     if place == 0:

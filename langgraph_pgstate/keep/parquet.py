@@ -1,9 +1,8 @@
 """Parquet files of runs, spans, messages, tool executions and usage, a file for each month, for analysts.
 
 A file is written, read back and compared. Then the spans of an old month can be dropped, if they have not changed since
-the export. A lock blocks the storing of spans while they are compared and dropped. Until then, the month's partition
-stays attached to the table, so that erasures, holds and archives find its spans. The metadata of the month's file tell
-that its spans were dropped. Because of this mark, a later export of the month keeps these spans in the file.
+the export. A lock blocks the storing of spans during the comparison and the drop. The metadata of the file say that its
+spans were dropped, so that a later export of the month keeps these spans in the file.
 """
 
 from __future__ import annotations
@@ -113,16 +112,11 @@ DATASETS: Final[dict[str, Dataset]] = {
         (),
     ),
 }
-"""The kinds of exported files, by name. The files of a kind are in a folder of this name."""
+"""The kinds of exported files, by name. The name is also the folder of the files."""
 
 
 class AsyncParquet:
-    """Exports to Parquet files, for analysts; `AsyncPGState.parquet` returns it. Requires the extra `parquet`.
-
-    Args:
-        database: The database.
-        queries: The queries of its schema.
-    """
+    """Exports to Parquet files, for analysts; `AsyncPGState.parquet` returns it. Requires the extra `parquet`."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
         self._runner: Any = AsyncRunner(database)
@@ -189,7 +183,7 @@ class AsyncParquet:
         owners = await _owners(self._runner, self._queries)
         months_of = [{*await one.run(partitions.list_old_months, self._queries, older_than)} for one, _ in owners]
         dropped: list[ExportedFile] = []
-        # A month's partition has the spans of all tenants, so it is dropped after the export of all of them.
+        # A month's partition has the spans of all tenants. Drop it only after the export of all tenants.
         for month in sorted(set.intersection(*months_of)) if months_of else ():
             digests, files = [], []
             for one, folder in owners:
@@ -217,11 +211,7 @@ class Parquet:
 
 
 async def _owners(runner: Any, queries: Queries) -> list[tuple[Any, str]]:
-    """Return the runners that export spans, each with its folder: one for each tenant if tenants are kept apart.
-
-    Raises:
-        ConfigurationError: If the state is opened for one tenant.
-    """
+    """Return the runners that export spans, each with its folder: one for each tenant if tenants are kept apart."""
     if runner.tenant is not None:
         raise ConfigurationError("a month has the spans of all tenants: drop it with a state opened without a tenant")
     if not await runner.run(has_walls, queries):
@@ -255,9 +245,9 @@ async def export_month(
 ) -> ExportedFile | None:
     """Write one file, read it back and compare it. Return `None` if there are no rows.
 
-    Spans of the earlier file that were dropped from the database since are also in the new file. Spans that were
-    deleted in another way are not. With a `folder`, such as `acme/`, the file is stored in this folder below `to`. With
-    `is_dropped`, the caller may drop the spans afterwards.
+    The new file keeps those spans of the earlier file that were dropped from the database, but not spans that were
+    deleted in another way. The file is stored in `folder`, such as `acme/`, below `to`. With `is_dropped`, the caller
+    may drop the spans afterwards.
     """
     arrow, parquet = _modules()
     dataset = DATASETS[name]
@@ -300,9 +290,9 @@ async def export_month(
 async def _earlier(runner: Runner, objects: Objects, path: str, partition: int | None) -> Any:
     """Return the spans of an earlier file that were dropped from the database; `None` if none were.
 
-    If the partition that the file was made from exists no more, all its spans were dropped. If the partition still
-    exists, its spans were not dropped: those that are missing in the database were erased or deleted. Then only the
-    spans that the file had taken over from a still earlier file were dropped.
+    If the partition that the file was made from is gone, all spans of the file were dropped. If the partition still
+    exists, its missing spans were erased or deleted. Then only the spans that the file had kept from a still earlier
+    file were dropped.
     """
     _, parquet = _modules()
     try:
@@ -368,11 +358,7 @@ def _month_of(text: str) -> str:
 
 
 def _modules() -> tuple[Any, Any]:
-    """Return pyarrow and its module of Parquet.
-
-    Raises:
-        ConfigurationError: If the extra is missing.
-    """
+    """Return pyarrow and its module of Parquet."""
     try:
         import pyarrow
         from pyarrow import parquet

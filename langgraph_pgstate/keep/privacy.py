@@ -27,7 +27,7 @@ def request_erasure(user_id: str | None, thread_id: str | None, message_id: str 
     """Validate the arguments of an erasure.
 
     Raises:
-        ConfigurationError: If not exactly a user, a thread, or a message with its thread is given.
+        ConfigurationError: If the arguments do not name exactly one user, one thread, or one message with its thread.
     """
     if message_id is not None and thread_id is not None and user_id is None:
         return EraseRequest("message", _named("message_id", message_id), thread_id_of(thread_id))
@@ -50,13 +50,7 @@ def _named(name: str, value: str) -> str:
 class AsyncPrivacy:
     """The export and erasure of personal data; `AsyncPGState.privacy` returns it.
 
-    If tenants are kept apart, it exports and erases the data of one tenant only.
-
-    Args:
-        database: The database.
-        queries: The queries of its schema.
-        codec: Reads states for exports. Messages are redacted in values of LangGraph's own serializer only.
-        tenant: The tenant, if tenants are kept apart.
+    If tenants are kept apart, calls export and erase the data of one tenant only.
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec, tenant: str | None = None) -> None:
@@ -76,34 +70,35 @@ class AsyncPrivacy:
     ) -> Erasure:
         """Erase all stored data of a user, of a thread, or of one message.
 
-        For a user, threads with their forks and copies, memories, files, schedules and limits are deleted. In forks and
-        copies of other users, and in threads of others, content that comes from the user is redacted. For a message,
-        its content is redacted in every state, write, span and event, also of forks and copies. Each thread is erased
-        in one transaction. If a call is interrupted, the next call continues the erasure, and the receipt counts the
-        rows of both. Programs may run meanwhile: the user's runs are ended, and late writes of workers are refused. The
-        guide to erasure has the details.
+        For a user, threads, forks and copies of these, memories, files, schedules and limits are deleted. In forks,
+        copies and threads of other users, content that comes from the user is redacted. For a message, its content is
+        redacted in every state, write, span and event, also of forks and copies.
+
+        Each thread is erased in one transaction. If a call is interrupted, the next call continues the erasure, and the
+        receipt counts the rows of both calls. Programs may run meanwhile: the user's runs are ended, and late writes of
+        workers are refused.
 
         Args:
             user_id: Id of the user.
             thread_id: Id of the thread; with `message_id`, the thread of the message.
             message_id: Id of the message in the state.
-            key: Signs the receipt: a secret of at least 16 bytes, or a private key for Ed25519 as PEM.
+            key: Key that signs the receipt: a secret of at least 16 bytes, or a private Ed25519 key as PEM.
             by: Name of the person who erases, for an event of the kind `action` under `erasure:ID`. The receipt does
                 not name the person.
             erasure_id: Id of a new erasure; a random id by default. An erasure that is continued keeps its id.
             dry_run: Whether to count only. Nothing is written.
 
         Returns:
-            The report. Its `kept` names threads of a user that were not erased because they are held or in use. Until
-            another call has erased these threads, there is no receipt.
+            The report. Its `kept` names threads that were not erased, because they are held or in use. There is no
+            receipt until another call has erased these threads.
 
         Raises:
             NotFoundError: If there is no such thread or message.
             ThreadHeldError: If a hold protects the given thread. Nothing was written.
             ThreadInUseError: If a process runs the thread of a message. Nothing was written.
             ThreadArchivedError: If the thread of a message is archived. Nothing was written.
-            ConfigurationError: If an argument is invalid, or the user has data keys and the state has no `encryption`.
-                Nothing was written.
+            ConfigurationError: If an argument is invalid, a message was encoded by another serializer than LangGraph's,
+                or the user has data keys and the state has no `encryption`. Nothing was written.
         """
         request, signer = request_erasure(user_id, thread_id, message_id), signer_of(key)
         await self._runner.run(refuse_without_tenant, self._queries, "an erasure")
@@ -160,8 +155,8 @@ class AsyncPrivacy:
             receipt: The receipt, as JSON or as a mapping.
             key: The secret, or the private or public key. With a public key, the user or thread cannot be checked.
             user_id: Id of the user whom the receipt must be about.
-            thread_id: Id of the thread that it must be about; with `message_id`, the thread of the message.
-            message_id: Id of the message that it must be about.
+            thread_id: Id of the thread that the receipt must be about; with `message_id`, the thread of the message.
+            message_id: Id of the message that the receipt must be about.
 
         Raises:
             ConfigurationError: If `receipt` is not a receipt, or the key is invalid.
@@ -172,18 +167,20 @@ class AsyncPrivacy:
         return verify_receipt(receipt, key, subject)
 
     async def export(self, *, user_id: str, on_problem: Callable[[str], None] | None = None) -> AsyncIterator[bytes]:
-        """Return all stored data of a user as JSON lines, page by page. Memory holds one page, or one archived thread.
+        """Return all stored data of a user as JSON lines, page by page.
 
-        Each line has the name of a table and a row. The rows are those of the user's threads with their newest states,
-        and of memories, files, schedules, limits, feedback, and actions in threads of others. Archived threads are read
-        from their archives, and stay there. Files have the content of their newest version, bytes in base64. If content
-        cannot be read, because it is damaged, its key is lost or it needs another serializer, the row has an `error`
-        that says so, and the export goes on. Other encoded values are left out, because the recorded messages, inputs
-        and outputs have the same content.
+        Each line has the name of a table and a row. The export has the user's threads with their newest states, the
+        user's memories, files, schedules, limits and feedback, and what the user did in other users' threads. Archived
+        threads are read from their archives. Only the newest version of a file has its content; bytes are in base64.
+
+        If content cannot be read, for example because its key is lost, the row has an `error` that says so, and the
+        export goes on. Other encoded values are left out, because the recorded messages, inputs and outputs have the
+        same content. Memory holds one page, or one archived thread.
 
         Args:
             user_id: Id of the user.
-            on_problem: Called with each content that cannot be read, and why. Without a call, the export is whole.
+            on_problem: Called with a text for each content that cannot be read. If it is not called, the export is
+                whole.
 
         Raises:
             ConfigurationError: If an argument is invalid.

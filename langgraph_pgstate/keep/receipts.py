@@ -1,7 +1,7 @@
 """Receipts of erasures: their content, signatures and verification. No I/O.
 
-A receipt has the start and end of an erasure, and the number of rows that it erased or redacted in each table. It names
-no person. In place of an id, it has a code as the subject, which only the holder of the key can compute from the id.
+A receipt has the start and end of an erasure, and the number of rows that were erased or redacted in each table. A
+receipt names no person. Its subject is a code, which only the holder of the key can compute from an id.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Verdict:
 
 
 def subject_of(kind: str, id: str, thread_id: str | None = None) -> bytes:
-    """Return bytes that name the subject of an erasure. `kind` is `user`, `thread` or `message`."""
+    """Return bytes that name the subject of an erasure: a user, a thread or a message."""
     return json.dumps([kind, id, thread_id], ensure_ascii=True).encode()
 
 
@@ -52,7 +52,7 @@ class Signer:
             space around the key is ignored, so that the newline at the end of a file does not change the secret.
 
     Raises:
-        ConfigurationError: If the key is neither.
+        ConfigurationError: If the key is neither a secret nor an Ed25519 key.
     """
 
     def __init__(self, key: bytes | str) -> None:
@@ -97,7 +97,7 @@ class Signer:
         return self._public is None or self._private is not None
 
     def code_of(self, subject: bytes) -> str:
-        """Return the code of a subject. Without the key it cannot be computed, nor guessed by trying ids."""
+        """Return the code of a subject. Without the key, nobody can find the subject by trying ids."""
         if self._public is None:
             return hmac.new(self._secret, b"subject\0" + subject, hashlib.sha256).hexdigest()
         # Signatures of Ed25519 are deterministic, so the code of a subject is always the same.
@@ -117,7 +117,7 @@ class Signer:
         try:
             self._public.verify(bytes.fromhex(signature), content)
         except Exception:
-            # Catch every error, because the class of the error is in a package that may be missing.
+            # `InvalidSignature` cannot be imported at the top: its package is optional.
             return False
         return True
 
@@ -137,12 +137,9 @@ def signer_of(key: bytes | str | None) -> Signer | None:
 
 
 def make_receipt(facts: Mapping[str, Any], subject: bytes, signer: Signer | None) -> dict[str, Any]:
-    """Return the receipt of an erasure.
+    """Return the receipt of an erasure. The `facts` must not name a person.
 
-    Args:
-        facts: Facts about the erasure, without personal data.
-        subject: The subject, as `subject_of` returns it.
-        signer: Signs the receipt. Without it, the receipt has no signature and no subject.
+    Without a signer, the receipt has no signature and no subject.
     """
     receipt = {
         "format": _FORMAT,

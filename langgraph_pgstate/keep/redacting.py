@@ -19,7 +19,7 @@ from langgraph_pgstate.codec.messages import UNPACK_OPTIONS
 ERASED: Final = "[erased]"
 _MARK: Final = ERASED.encode()
 _SHORTEST: Final = 12
-# Number of characters by which the beginning of a truncated text is recognized.
+# Minimum number of characters by which a truncated text is recognized.
 _PREFIX: Final = 16
 # Redacted fields of a message, and whether keys within them are kept.
 _FIELDS: Final[Mapping[str, bool]] = {
@@ -43,8 +43,8 @@ class Redaction:
 
     Attributes:
         message_ids: Ids of messages.
-        texts: Texts to redact wherever they occur. Texts of less than twelve characters are left out, because they
-            would match too much.
+        texts: Texts to redact wherever they occur. Texts of less than twelve characters would match too much, and are
+            left out.
         names: Names of persons. A string in JSON is redacted if it equals one of them.
     """
 
@@ -57,7 +57,7 @@ class Redaction:
         found = set()
         for text in self.texts:
             if len(text.strip()) >= _SHORTEST:
-                # Search for the texts in the forms in which JSON encodes them and Python prints them.
+                # Search also for the forms in which JSON encodes the text and Python prints it.
                 forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1])
                 found |= {form.encode("utf-8", "surrogatepass") for form in forms}
         self._probes = tuple(sorted(found, key=lambda form: (-len(form), form)))
@@ -92,10 +92,7 @@ Found = Callable[[str, Mapping[str, Any], Mapping[str, Any]], None]
 
 
 def redact_packed(data: bytes, what: Redaction, found: Found | None = None) -> bytes:
-    """Return concatenated encoded values, redacted; the same object if there is nothing to redact.
-
-    Texts are searched for in the bytes, regardless of the encoding.
-    """
+    """Return concatenated encoded values, redacted; the same object if there is nothing to redact."""
     walk = _Walk(bytearray(data), what, found)
     try:
         at = 0
@@ -154,12 +151,7 @@ _MAPS: Final = {0xDE: 2, 0xDF: 4}
 
 
 class _Walk:
-    """A pass over encoded msgpack values that redacts them in place, for `redact_packed` and `message_ids_of`.
-
-    Attributes:
-        data: The bytes.
-        seen: The ids of all messages that were passed; `None` if they are not collected.
-    """
+    """A pass over encoded msgpack values that redacts them in place. It collects message ids in `seen`, if given."""
 
     __slots__ = ("_found", "_what", "data", "seen")
 
@@ -168,11 +160,7 @@ class _Walk:
         self.seen: set[str] | None = None
 
     def value(self, at: int) -> int:
-        """Redact the value at a position, and return the position after it.
-
-        Raises:
-            IndexError: If the bytes are not msgpack.
-        """
+        """Redact the value at a position, and return the position after it. Raise `IndexError` for damaged msgpack."""
         kind, start, size = self._head(at)
         if kind == "map":
             return self._map(start, size)

@@ -33,7 +33,7 @@ from langgraph_pgstate.threads.holds import refuse_held
 from langgraph_pgstate.tools.executions import FRAMED_RESULT
 
 WHY: Final = "erased"
-"""The reason for a redaction, in the event that is stored about redacted events."""
+"""The reason that events about redactions name."""
 
 _PAGE: Final = 100
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024
@@ -56,7 +56,7 @@ Places = dict[int, set[tuple[int, int] | None]]
 
 
 class Versions:
-    """The contents of messages before and after their redaction, in the form in which the table `messages` has them."""
+    """The contents of messages before and after redaction, as the table `messages` has them."""
 
     def __init__(self) -> None:
         self.fields: list[Mapping[str, Any]] = []
@@ -82,7 +82,7 @@ def _calls(fields: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 async def lock_unused(db: Connection, queries: Queries, thread_id: str) -> None:
     """Lock a thread against all writers, and against forks and copies, until the transaction ends.
 
-    A fork or copy that is being made is waited for, so that the caller finds it afterwards.
+    The lock waits for forks and copies that are being made, so that the caller finds them afterwards.
 
     Raises:
         ThreadHeldError: If a hold protects the thread.
@@ -98,7 +98,7 @@ async def lock_unused(db: Connection, queries: Queries, thread_id: str) -> None:
 
 
 async def find_message_ids(db: Connection, queries: Queries, thread_id: str) -> set[str]:
-    """Return the ids of all messages in a thread's states and pending writes, which are read page by page."""
+    """Return the ids of all messages in a thread's states and pending writes."""
     reading = _Reading(db, queries, thread_id)
     await reading.read()
     return reading.ids
@@ -199,7 +199,7 @@ class _Reading:
                 "state": frames.pack(after),
                 "metadata": json.dumps(said_after),
                 "revision": new_revision(),
-                # The encryption of the state needs the segment ids, to which the encrypted state is bound.
+                # The encrypted state is bound to the segment ids.
                 "segment_ids": segment_ids,
             },
         )
@@ -266,8 +266,8 @@ async def _redact_messages(
 ) -> int:
     """Redact recorded messages, and return the number of changed rows.
 
-    The messages of `what` get the content that they have in the redacted states. In the other messages, only the texts
-    of `what` are replaced by blanks.
+    The messages that `what` names get their content from the redacted states. In other messages, only the texts of
+    `what` are replaced by blanks.
     """
     count = 0
     cursor = ("", "", "")

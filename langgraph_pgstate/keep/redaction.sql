@@ -10,7 +10,7 @@ SELECT 'a worker runs it' FROM /*schema*/queue q WHERE q.thread_id = :thread_id 
 LIMIT 1;
 
 -- name: lock_all_checkpoints
--- Lock all checkpoints of a thread until the transaction ends. The lock waits for puts that inherit from them.
+-- Lock all checkpoints of a thread until the transaction ends, after puts that inherit from them have ended.
 SELECT 1 FROM /*schema*/checkpoints c WHERE c.thread_id = :thread_id::text
 ORDER BY c.checkpoint_ns, c.checkpoint_id
 FOR UPDATE;
@@ -42,8 +42,7 @@ WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text AND 
     AND task_id = :task_id::text AND idx = :idx::integer;
 
 -- name: list_stored_bytes
--- Return encoded values of a thread outside of its states, each with its key: answers, results of tools, and requests
--- of runs.
+-- Return encoded values of a thread, each with its key: answers, results of tools, and requests of runs.
 -- opens: answers.value with checkpoint_ns = key.0, checkpoint_id = key.1, interrupt_id = key.2 of name answers
 -- opens: tool_executions.result from value with idempotency_key = key.0 of name tool_executions
 -- opens: run_requests.data from value with run_id = key.0 of name run_requests
@@ -228,7 +227,7 @@ SELECT r.run_id, ARRAY(
 FROM /*schema*/runs r WHERE r.thread_id = :thread_id AND r.user_id = :user_id::text;
 
 -- name: clear_runs
--- Remove owner, input and output of some runs of a thread, and their feedback.
+-- Remove the owner and the content of some runs of a thread, with their feedback and webhooks.
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback
 -- leaves: runs.input
@@ -245,7 +244,7 @@ UPDATE /*schema*/runs SET
 WHERE thread_id = :thread_id AND run_id = ANY(:run_ids);
 
 -- name: clear_spans
--- Remove inputs and outputs of the spans of some runs.
+-- Remove the content of the spans of some runs.
 -- leaves: spans.attributes
 -- leaves: spans.error_message
 -- leaves: spans.input
@@ -255,7 +254,7 @@ WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]);
 
 -- name: clear_executions
 -- Remove arguments and results of tool executions of a thread: of some runs, or all that a fork or copy has inherited.
--- An action keeps its status, so that it is not run again. Its result can no longer be returned.
+-- Actions keep their status, so that they are not run again.
 -- leaves: tool_executions.arguments
 -- leaves: tool_executions.result
 -- leaves: tool_executions.preview

@@ -1,8 +1,7 @@
 """Restoring of archived threads: reading, verifying, and only then writing.
 
-The needed parts of an archive are read and verified before they are written. The rows of several threads are stored in
-one transaction, in which the server computes their digests. If these differ from the archived rows' digests, the
-transaction is rolled back.
+The rows of several threads are stored in one transaction, in which the server computes their digests. If these differ
+from the digests of the archived rows, the transaction is rolled back.
 """
 
 from __future__ import annotations
@@ -46,20 +45,13 @@ _GROUP_THREADS: Final = 100
 _GROUP_BYTES: Final = 16 * 1024 * 1024
 # Maximum number of bytes of rows in one statement.
 _STATEMENT_BYTES: Final = 8 * 1024 * 1024
-# Time within which a restore by the same person counts as a repetition of the call after a lost connection.
+# Time for which another restore by the same person counts as a repetition of the call.
 _SAME_RESTORE: Final = timedelta(hours=1)
 _UNIQUE_VIOLATION: Final = "23505"
 
 
 class Source(NamedTuple):
-    """An archive, and the threads to restore from it.
-
-    Attributes:
-        objects: The place where the archive is stored.
-        manifest: The manifest of the archive.
-        thread_ids: Ids of the threads to restore.
-        is_of_stubs: Whether stubs of the threads name the archive.
-    """
+    """An archive, and the threads to restore from it. `is_of_stubs` tells whether stubs of the threads name it."""
 
     objects: Objects
     manifest: Manifest
@@ -143,17 +135,10 @@ async def search_sources(
 async def read_manifest(
     runner: Runner, objects: Objects, name: str, tenant: str | None, root: bytes | None = None
 ) -> Manifest:
-    """Return a verified manifest.
-
-    Args:
-        runner: Runs operations.
-        objects: The place of the archive.
-        name: Name of the manifest.
-        tenant: The tenant; `None` for none.
-        root: Digest of the manifest, from the tenant's row of the archive; `None` if there is no row.
+    """Return a verified manifest. `root` is its digest in the tenant's row of the archive; `None` if there is no row.
 
     Raises:
-        ArchiveError: If it is damaged.
+        ArchiveError: If the manifest is damaged.
         TenantError: If the archive belongs to another tenant.
     """
     where = f"{objects.url}/{name}"
@@ -163,8 +148,7 @@ async def read_manifest(
             where,
             f"contains the manifest of another archive, {manifest.archive_id}: the object was renamed or replaced",
         )
-    # The manifest of an archive from before the move to tenants names no tenant. The archive belongs to the tenant of
-    # its row in `archives`.
+    # An archive from before the move to tenants names no tenant. It belongs to the tenant that has its row.
     if manifest.tenant != tenant and (manifest.tenant is not None or root is None):
         raise TenantError(f"{where} is not an archive of {_named(tenant)}")
     return manifest
@@ -178,7 +162,7 @@ async def check_source(runner: Runner, source: Source) -> None:
     """Read and verify a whole archive.
 
     Raises:
-        ArchiveError: If it is damaged.
+        ArchiveError: If the archive is damaged.
     """
     name = source.manifest.archive_id + PACK
     data = await runner.wait_for(source.objects.get, name)
@@ -189,13 +173,6 @@ async def restore_source(
     runner: Runner, queries: Queries, source: Source, *, dry_run: bool = False, by: str | None = None
 ) -> RestoreReport:
     """Restore threads of one archive. Safe to repeat, and to stop.
-
-    Args:
-        runner: The database.
-        queries: The queries of its schema.
-        source: The archive.
-        dry_run: Only read and verify.
-        by: Name of the person who restores them, for an event of the kind `action` in each thread.
 
     Raises:
         ArchiveError: If the archive is damaged.
@@ -329,8 +306,8 @@ async def store_threads(
             raise ConflictError(
                 f"one of {len(coming)} threads (the first is {coming[0]!r}) already has rows that its archive has, too"
             ) from error
-        # A put in progress at the time of the archiving may have added rows to a thread. These rows stay, so the thread
-        # is not compared with the archive.
+        # A put in progress during the archiving may have added rows to a thread. They stay, so the thread differs from
+        # the archive and is not compared with it.
         whole = [thread_id for thread_id in coming if thread_id not in has_rows]
         found = await _digests(db, tables, whole)
         if {key: value for key, value in expected.items() if key[0] in whole and key[1] != THREADS} != found:
@@ -346,12 +323,7 @@ async def store_threads(
 
 
 async def _check_restored(db: Connection, queries: Queries, thread_id: str, by: str | None) -> None:
-    """Raise an error for a thread whose rows differ from the archive, unless `by` has just restored it.
-
-    Raises:
-        AlreadyDoneError: If another person has just restored it.
-        ThreadExistsError: If nobody has just restored it.
-    """
+    """Raise an error for a thread whose rows differ from the archive, unless `by` has just restored the thread."""
     key = {"action": "restore", "thread_id": thread_id, "within": _SAME_RESTORE, "checkpoint_id": None, "run_id": None}
     rows = [] if by is None else await db.fetch(queries.find_action, key)
     if not rows:
@@ -378,11 +350,7 @@ async def _insert(
     stubs: Collection[str],
     rows: Mapping[str, Mapping[str, Sequence[bytes]]],
 ) -> int:
-    """Insert rows, and return their number without rows of `threads`. There, a stub stays as the row of its thread.
-
-    Raises:
-        ArchiveError: If a row belongs to another thread.
-    """
+    """Insert rows, and return their number without rows of `threads`. A stub stays as the row of its thread."""
     count = 0
     for table in tables.all:
         ids = [one for one in thread_ids if one not in stubs] if table.name == THREADS else thread_ids
@@ -398,13 +366,7 @@ async def _insert(
 
 
 def _check_thread(table: Table, rows: Sequence[bytes], thread_id: str) -> None:
-    """Check that rows belong to a thread.
-
-    The comparison of digests after the restore does not show this for threads that already had rows.
-
-    Raises:
-        ArchiveError: If a row belongs to another thread.
-    """
+    """Check that rows belong to a thread. The digests do not show this for threads that already had rows."""
     names = [name for name, _ in table.columns]
     place = names.index("thread_id") if "thread_id" in names else len(names)
     if not all(is_of_thread(row, place, thread_id) for row in rows):

@@ -1,13 +1,14 @@
 """Policies of how long threads are kept, as rows, and their application in small batches.
 
 A policy selects threads by agent, tenant, user, status and metadata, and has ages at which contents of spans, messages
-and runs are removed, checkpoints are pruned, and threads are archived or deleted. A transaction changes one
-thread, or archives a few threads together, so that no put waits long. Only idle threads are archived or deleted.
-Before a thread is deleted, its copies in archives are deleted. If this fails, the thread stays.
-Contents and checkpoints are removed from active threads, too. To find them, a policy visits all threads once. Later, it
-visits only threads in which a content or checkpoint may have reached its age since. If an error prevented this in some
-threads, the policy next visits the same threads again. After the end of a hold and after a restore, it next visits all
-threads. The row of the policy has the last thread that was visited, so that another process can continue.
+and runs are removed, checkpoints are pruned, and threads are archived or deleted. A transaction changes one thread, or
+archives a few threads together, so that no put waits long. Only idle threads are archived or deleted. Before a thread
+is deleted, its copies in archives are deleted. If this fails, the thread stays.
+
+To remove contents and checkpoints, a policy visits all threads once. Later, it visits only threads in which something
+may have reached its age since the last visit. After an error, it visits the same threads again. After the end of a
+hold, and after a restore, it visits all threads again. The row of the policy has the last visited thread, so that
+another process can continue.
 
 The policy `ttl` stands for threads with a time to live (`threads.set_ttl`, `thread_ttl=`, `checkpointer.ttl` of a
 `langgraph.json`). It has no row: the row of each thread has the time, and whether to delete or prune the thread then.
@@ -51,11 +52,7 @@ _log = logging.getLogger("langgraph_pgstate.keep")
 
 
 def request_policy(name: str, fields: PolicyFields) -> dict[str, Any]:
-    """Return the row of a policy.
-
-    Raises:
-        ConfigurationError: If it is invalid.
-    """
+    """Validate the fields of a policy, and return its row."""
     given: dict[str, Any] = {**fields}
     if not identifier("name", name):
         raise ConfigurationError("a policy must have a name, got ''")
@@ -90,14 +87,14 @@ async def put_policy(
     """Store a policy. One transaction; safe to repeat.
 
     Raises:
-        StalePolicyError: If the policy has another version than the expected one; 0 expects that there is no policy. If
-            the stored policy equals this one, as after a lost connection, no error is raised.
+        StalePolicyError: If the policy does not have the expected version; 0 stands for no policy. A stored policy that
+            equals the new one is no error, because an earlier attempt may have stored it.
     """
     async with db.transaction():
         row = await _with_stored(db, queries, row)
         found = await _version(db, queries, row["name"])
         is_expected = expected in (None, found)
-        # Another transaction may store a new policy meanwhile.
+        # Another transaction may store a new policy after the version was read.
         if not is_expected or not await db.execute(queries.put_policy, {**row, "expected": expected}):
             sealed = row if db.keys is None else _sealed(db.keys, queries, row)
             if any(_is_stored(one, sealed) for one in await list_policies(db, queries)):
@@ -113,10 +110,10 @@ def place_of(name: str) -> str:
 
 
 async def _with_stored(db: Connection, queries: Queries, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its metadata split: what a stored policy has, too, is in `stored`, and the rest in `metadata`.
+    """Return a row with its metadata in two parts: digests from a stored policy in `stored`, the rest in `metadata`.
 
-    With encryption, stored metadata are digests. A caller that reads a policy and puts it back gives these digests,
-    which must not be digested again.
+    With encryption, stored metadata are digests. A caller may read a policy and put it back, but a digest must not be
+    digested again.
     """
     if db.keys is None or row["metadata"] is None:
         return {**row, "stored": "{}"}
@@ -132,7 +129,7 @@ async def _with_stored(db: Connection, queries: Queries, row: Mapping[str, Any])
 
 
 def _sealed(keys: KeyRing, queries: Queries, row: dict[str, Any]) -> Mapping[str, Any]:
-    """Return a row in the form in which it is stored, with digests."""
+    """Return a row as it is stored, with digests."""
     contents = queries.put_policy.contents
     return row if contents is None else contents.seal(keys, row)
 
@@ -177,7 +174,7 @@ async def list_idle(
 ) -> list[tuple[str, bool, bool, bool]]:
     """Return the next threads that were not active for a time. One round trip.
 
-    Each has its id, and whether it is archived, whether it is held, and whether archives have copies of it.
+    Each row has the thread's id, and whether the thread is archived, is held, and has copies in archives.
     """
     parameters = {"name": name, "after": after, "cursor_id": cursor, "with_archived": with_archived, "page_size": _PAGE}
     return [(row[0], row[1], row[2], row[3]) for row in await db.fetch(queries.list_idle_threads, parameters)]
@@ -188,11 +185,8 @@ async def list_aging(
 ) -> list[tuple[str, bool]]:
     """Return the next threads in which something may have reached its age, and whether they are held.
 
-    Two round trips.
-
-    With a pause, the threads follow the position in the policy's row. After all threads were visited and the pause has
-    passed, they start from the beginning. Without a pause, as in a dry run, they follow the cursor, and nothing is
-    written.
+    With a pause, the position in the policy's row decides which threads are next. A new visit of all threads begins
+    when the pause has passed. Without a pause, as in a dry run, `cursor` decides, and nothing is written.
     """
     ages = [age for age in (policy.content_after, policy.prune_after) if age is not None]
     if pause is not None:
@@ -211,7 +205,7 @@ async def list_aging(
 async def note_visit(db: Connection, queries: Queries, name: str, cursor: str, has_left: bool) -> None:
     """Store the position of a policy, and whether threads were left because of an error. One statement.
 
-    An empty cursor says that it has visited all threads.
+    An empty cursor says that the policy has visited all threads.
     """
     await db.execute(queries.note_visit, {"name": name, "cursor_id": cursor, "has_left": has_left})
 
@@ -248,14 +242,7 @@ async def apply_policy(
 ) -> PolicyReport:
     """Apply one policy to all threads, or until the time ends. Safe to repeat, to stop, and to run concurrently.
 
-    Args:
-        runner: The database.
-        queries: The queries of its schema.
-        policy: The policy.
-        tenant: Tenant of the threads.
-        dry_run: Only count.
-        goes_on: Returns whether there is time for another batch.
-        pause: Time after which the policy visits all threads again.
+    `goes_on` returns whether there is time for another batch. After `pause`, the policy visits all threads again.
     """
     report = PolicyReport(policy.name, dry_run=dry_run)
     if policy.name == TTL:
@@ -401,7 +388,7 @@ async def _archive(
 
 
 def _cannot_archive(policy: Policy, error: Exception) -> PolicyReport:
-    """Log why a policy cannot archive. Nothing was deleted, and the next call tries again."""
+    """Log and report why a policy cannot archive."""
     _log.error("policy %r cannot archive: %s", policy.name, error)
     return PolicyReport(policy.name, is_whole=False, problems=(f"cannot archive: {error}",))
 
@@ -429,7 +416,7 @@ async def _age(
                     raise
                 _log.error("policy %r cannot be applied to thread %r: %s", policy.name, thread_id, error)
                 report += PolicyReport(
-                    policy.name, problems=("it cannot be applied to some threads; the log names them",)
+                    policy.name, problems=("the policy cannot be applied to some threads; the log names them",)
                 )
         cursor = page[-1][0] if len(page) == _PAGE else ""
         if not dry_run:
@@ -452,7 +439,7 @@ async def apply_policies(
 ) -> list[PolicyReport]:
     """Apply all policies, or some, one after the other. Return a report for each.
 
-    With all policies, also delete what dead processes have left of archives.
+    With all policies, also delete the unfinished archives of dead processes.
     """
     if names is None and not dry_run:
         await deleting.sweep_unfinished(runner, queries, goes_on)

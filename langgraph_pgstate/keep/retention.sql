@@ -1,7 +1,6 @@
 -- name: put_policy
--- Store a policy, or replace the policy of this name. Afterwards, it visits all threads again. If a version is
--- expected, replace only that version. `stored` has metadata that are already in their stored form: with encryption, as
--- digests.
+-- Store a policy, or replace the policy of this name. The policy then visits all threads again. If a version is
+-- expected, replace only that version. With encryption, `stored` has the metadata that are digests already.
 -- matches: threads.metadata from metadata
 INSERT INTO /*schema*/retention_policies (
     name, agent, tenant_id, user_id, status, metadata, content_after, prune_after, keep_last, archive_after, archive_to,
@@ -64,8 +63,8 @@ WHERE name = :name::text AND version = :version::integer;
 DELETE FROM /*schema*/retention_policies WHERE name = :name::text;
 
 -- name: list_idle_threads
--- Return a page of threads that a policy selects and that were not active for a time, after a cursor, and whether each
--- is archived, whether it is held, and whether archives have copies of it.
+-- Return a page of threads that a policy selects and that were not active for a time. Each row says whether the thread
+-- is archived, is held, and has copies in archives.
 -- leaves: threads.metadata
 -- plan: at each call
 SELECT t.thread_id, t.archived_at IS NOT NULL,
@@ -79,8 +78,8 @@ ORDER BY t.thread_id
 LIMIT :page_size;
 
 -- name: hold_idle
--- Lock a thread's row until the transaction ends, if a policy still selects the thread and it was not active for a
--- time. Skip a locked row, and a thread of which archives have copies. Return the action, which is to delete the thread.
+-- Lock a thread's row until the transaction ends, if a policy still selects the thread and the thread was not active
+-- for a time. Skip locked rows, held threads, and threads with copies in archives. Return the action: delete.
 -- leaves: threads.metadata
 SELECT 'delete'::text, false
 FROM /*schema*/retention_policies p CROSS JOIN /*schema*/threads t
@@ -92,7 +91,7 @@ FOR UPDATE OF t SKIP LOCKED;
 
 -- name: list_aging_threads
 -- Return the next threads that a policy selects, by id, and whether each is held. Leave out threads in which nothing
--- can have reached its age since the policy last visited all threads. After the clock was set back, leave out none.
+-- can have reached its age since the policy last visited all threads. If the clock was set back since, leave out none.
 -- leaves: threads.metadata
 -- plan: at each call
 SELECT t.thread_id, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)

@@ -75,13 +75,7 @@ class Tables(NamedTuple):
 async def list_tables(
     db: Connection, queries: Queries, columns: Mapping[str, Collection[tuple[str, str]]] | None = None
 ) -> Tables:
-    """Return the tables with rows of threads. One round trip.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        columns: Only these columns; by default all.
-    """
+    """Return the tables with rows of threads, with all columns or only the given ones. One round trip."""
     named = None if columns is None else [f"{table}.{name}" for table, found in columns.items() for name, _ in found]
     parameters = {
         "threads": f'"{queries.schema}".threads',

@@ -1,4 +1,4 @@
-"""The thread of a worker that applies policies of retention."""
+"""A worker's thread that applies policies of retention."""
 
 from __future__ import annotations
 
@@ -20,23 +20,17 @@ from langgraph_pgstate.schema.tenancy import list_tenants, of_tenant
 
 PERIOD_SECONDS: float = 300.0
 """Seconds between two applications of the policies."""
-# Minimum time between the beginnings of two rounds of a policy. A round leaves out threads in which nothing can have
-# reached its age since the last round.
+# Minimum time between the starts of two visits of all threads by one policy.
 _PAUSE: Final = timedelta(hours=1)
 _STOP_SECONDS: Final = 5.0
-# A pause is this many times as long as the batch before it. So batches take about a fortieth of the time, and hardly
-# raise the 95th percentile of the duration of puts.
+# Ratio of a pause to the batch before it: batches take a fortieth of the time, and hardly slow down puts.
 _PAUSES: Final = 39
 _MOST_PAUSE_SECONDS: Final = 30.0
 _log = logging.getLogger("langgraph_pgstate.keep")
 
 
 class Pace:
-    """Pauses between batches. A pause is 39 times as long as the batch before it, but at most half a minute.
-
-    Args:
-        stopped: Event that ends the pauses.
-    """
+    """Pauses between batches. The event `stopped` ends them."""
 
     def __init__(self, stopped: threading.Event) -> None:
         self._stopped = stopped
@@ -50,15 +44,10 @@ class Pace:
 
 
 class RetentionThread:
-    """A worker's thread that applies policies every few minutes, so that archiving does not delay its runs.
+    """A thread that applies policies every five minutes, so that archiving does not delay a worker's runs.
 
-    It connects each time that it applies policies, so that it holds no connection in between. Any number of workers may
-    run this thread.
-
-    Args:
-        opening: Returns a context manager that opens a database.
-        queries: The queries of its schema.
-        of_tenants: Whether it applies the policies of all tenants, one after the other.
+    The thread connects for each application, and holds no connection in between. Any number of workers may run such a
+    thread. With `of_tenants`, it applies the policies of all tenants, one tenant after the other.
     """
 
     def __init__(
@@ -77,7 +66,7 @@ class RetentionThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the current batch. Wait 5 seconds at most: an interrupted batch leaves a consistent state."""
+        """Stop after the current batch, but wait at most 5 seconds. A killed batch leaves a consistent state."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join(_STOP_SECONDS)

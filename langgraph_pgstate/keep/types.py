@@ -8,16 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypedDict
 
 TTL: Final = "ttl"
-"""Name of the policy of threads with a time to live of their own."""
+"""Name of the policy for threads with their own time to live."""
 
 
 class LeftThread(NamedTuple):
-    """A thread that was not archived.
-
-    Attributes:
-        thread_id: The thread.
-        why: The reason, as a sentence without its subject: `is in the queue`.
-    """
+    """A thread that was not archived. `why` is the reason, without a subject: `is in the queue`."""
 
     thread_id: str
     why: str
@@ -28,12 +23,12 @@ class ArchiveReport:
     """The result of archiving threads.
 
     Attributes:
-        threads: Number of threads that were moved to an archive.
-        rows: Rows that were deleted from the database.
-        bytes: Size of the objects that were stored.
+        threads: Number of archived threads.
+        rows: Number of rows that were deleted from the database.
+        bytes: Size of the stored objects; in a dry run, of the rows in the database.
         archives: Ids of the archives.
         left: Threads that were not archived, with reasons.
-        dry_run: Whether nothing was archived; `bytes` is then the size in the database.
+        dry_run: Whether threads were only counted.
     """
 
     threads: int = 0
@@ -78,9 +73,9 @@ class DeletionReport:
 
     Attributes:
         threads: Number of archived threads that were completely deleted.
-        copies: Number of deleted copies, also of threads that are in the database.
+        copies: Number of deleted copies, including copies of threads that are in the database.
         archives: Number of deleted archives.
-        rewritten: Number of new archives, which have the other threads of deleted archives.
+        rewritten: Number of archives that were written again without the deleted threads.
     """
 
     threads: int = 0
@@ -103,9 +98,9 @@ class ArchivedThread:
 
     Attributes:
         thread_id: The thread.
-        archived_at: Time at which it was archived.
+        archived_at: Time at which the thread was archived.
         archive_id: The archive.
-        url: URL of its objects.
+        url: URL of the archive's objects.
         user_id: User of the thread.
         agent: Graph or agent of the thread.
         title: Title of the thread.
@@ -123,7 +118,7 @@ class ArchivedThread:
 
 
 class PolicyFields(TypedDict, total=False):
-    """Filters and ages of a policy. Ages of threads count from their last activity.
+    """Filters and ages of a policy. The age of a thread is the time since its last activity.
 
     Attributes:
         agent: Only threads of this agent.
@@ -131,13 +126,13 @@ class PolicyFields(TypedDict, total=False):
         user_id: Only threads of this user.
         status: Only threads of this status: `idle`, `busy`, `interrupted` or `error`.
         metadata: Only threads whose metadata contain this.
-        content_after: Age of spans, messages and ended runs at which their content is removed: inputs, outputs, texts
-            and tool calls. States are not changed.
-        prune_after: Age of checkpoints at which they are pruned, as `saver.prune` does.
-        keep_last: Number of newest checkpoints to keep in each namespace; 1 by default.
-        archive_after: Time after which threads are archived.
+        content_after: Age at which spans, messages and ended runs lose their inputs, outputs, texts and tool calls.
+            States are not changed.
+        prune_after: Age at which checkpoints are pruned, as `saver.prune` does.
+        keep_last: Number of newest checkpoints that a prune keeps in each namespace; 1 by default.
+        archive_after: Age at which threads are archived.
         archive_to: URL of the archive.
-        delete_after: Time after which threads are deleted, also from archives.
+        delete_after: Age at which threads are deleted, also from archives.
     """
 
     agent: str | None
@@ -155,31 +150,18 @@ class PolicyFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy of how long threads are kept.
+    """A stored policy of how long threads are kept. `PolicyFields` describes its filters and ages.
 
-    The policy of threads with their own time to live is named `ttl`, and is listed while there are such threads. It has
-    no other values, because each thread's row has its time.
+    The policy `ttl` stands for threads with their own time to live. It is listed only while there are such threads, and
+    has no filters or ages.
 
     Attributes:
-        name: Its name.
-        agent: Only threads of this agent.
-        tenant_id: Only threads of this tenant.
-        user_id: Only threads of this user.
-        status: Only threads of this status.
-        metadata: Only threads whose metadata contain this.
-        content_after: Age at which content is removed from spans, messages and runs.
-        prune_after: Age at which checkpoints are pruned.
-        keep_last: Number of newest checkpoints to keep.
-        archive_after: Time after which threads are archived.
-        archive_to: URL of the archive.
-        delete_after: Time after which threads are deleted.
-        created_at: Time at which it was first stored.
-        updated_at: Time at which it was last changed.
-        version: Number of times that it was stored.
-        applied_at: Time at which it was last applied to all threads; `None` if it was not applied since it was last
-            stored.
-        last_error: Why threads that are due were left when it was last applied, such as an archive that cannot be
-            reached; `None` if none was left.
+        created_at: Time at which the policy was first stored.
+        updated_at: Time at which the policy was last changed.
+        version: Number of times that the policy was stored.
+        applied_at: Time at which the policy was last applied to all threads; `None` if this version was not.
+        last_error: Why threads were left at the last application, such as an archive that cannot be reached; `None` if
+            none was left.
     """
 
     name: str
@@ -211,13 +193,12 @@ class PolicyReport:
         checkpoints: Number of pruned checkpoints.
         archived: Number of archived threads.
         deleted: Number of deleted threads.
-        bytes: Bytes of the removed data. Archived threads count with the size of their archives, and in a dry run
-            with the size of their rows.
+        bytes: Size of the removed data. An archived thread counts with the size of its archive, in a dry run with that
+            of its rows.
         held: Threads that were not changed because a hold protects them.
         dry_run: Whether nothing was changed.
-        is_whole: Whether the policy visited all threads; false if its time ended before, or threads cannot be archived.
-        problems: Why threads that are due were left, such as an archive that cannot be reached. Only the log names the
-            threads.
+        is_whole: Whether the policy visited all threads; false if the time ended first, or threads cannot be archived.
+        problems: Why threads were left, such as an archive that cannot be reached. Only the log names the threads.
     """
 
     name: str
