@@ -112,7 +112,7 @@ SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = AN
 ORDER BY t.thread_id FOR UPDATE SKIP LOCKED;
 
 -- name: share_copies
--- Take the lock of calls that make archives until the transaction ends. Only calls that look for copies exclude it.
+-- Share a lock with all calls that make archives, until the transaction ends. Calls that look for copies take it alone.
 SELECT pg_advisory_xact_lock_shared(hashtextextended(:key::text, 0));
 
 -- name: begin_archive
