@@ -41,8 +41,8 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
 async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function in a thread, in the caller's context, and return its result.
 
-    An event loop has at most one function for each thread in progress. The next function starts when the loop has taken
-    a result, so that results do not fill the memory. If the caller is cancelled, the function still runs to its end.
+    An event loop submits no more functions than there are threads. It submits the next function when it has taken a
+    result, so that results do not fill the memory. If the caller is cancelled, the function still runs to its end.
     """
     pid, context = os.getpid(), contextvars.copy_context()
     executor = _executors.get(pid) or _executors.setdefault(pid, ThreadPoolExecutor(_THREADS, "pgstate-heavy"))
@@ -71,7 +71,7 @@ def is_heavy(value: Any, *, size: int = HEAVY_BYTES) -> bool:
 
 
 def room_beside(value: Any, size: int, count: int) -> tuple[int, int]:
-    """Subtract a value's lengths of strings from `size`, and its lists, objects and items from `count`.
+    """Subtract the lengths of a value's strings from `size`, and the number of lists, objects and items from `count`.
 
     Return both limits. If one of them is negative, the value exceeds this limit, and was not read to the end.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.encryption import Encryption
 
 DEFAULT_SCHEMA = "pgstate"
-# A b-tree entry has at most 2,704 bytes, a third of a page. Its header takes some of them.
+# A b-tree entry has at most 2,704 bytes, a third of a page. The entry's header takes some of the bytes.
 MAX_KEY_BYTES = 2600
 
 TtlStrategy = Literal["delete", "keep_latest"]
@@ -153,8 +153,8 @@ class PoolSettings:
 class RetryPolicy:
     """Number of attempts of an idempotent operation, and the delays between attempts.
 
-    Attempts and delays together take at most `PoolSettings.timeout` (30 seconds without a pool). A write that a
-    read-only server refuses is tried once more, on a new connection.
+    The delays count against `PoolSettings.timeout` (30 seconds without a pool). A write that a read-only server refuses
+    is tried once more, on a new connection.
 
     Attributes:
         attempts: Maximum number of attempts.

@@ -86,7 +86,7 @@ class StartedWork:
         return self._has_refused and not self._has_begun
 
     def tasks(self) -> set[asyncio.Task[Any]]:
-        """Return the tasks on this event loop that have not ended, without the calling task."""
+        """Return the work's tasks on this event loop that have not ended, without the calling task."""
         others = asyncio.all_tasks() - {asyncio.current_task()}
         return {task for task in others if self in _works_of(task)}
 

@@ -482,8 +482,8 @@ class PGState(_State):
 
         Args:
             tenant: The tenant of all rows.
-            tenant_from: Where to find a thread's tenant if `tenant` is not given: `tenant_id`, `user_id` or
-                `metadata.KEY` of the thread. A row without a thread has the tenant itself.
+            tenant_from: Where to find a row's tenant if `tenant` is not given: `tenant_id`, `user_id` or `metadata.KEY`
+                of the row's thread, or of the row if it has no thread.
             otherwise: The tenant of rows for which `tenant_from` finds none.
             namespace_part: Position, from 1, of the tenant's label in the namespaces of memories and files.
             operators: Roles that see the rows of all tenants.
@@ -526,7 +526,7 @@ class PGState(_State):
         """Check that the tables exist and have this package's version. Writes nothing.
 
         Raises:
-            SchemaError: If they do not.
+            SchemaError: If the tables are missing, or have another version.
         """
         self._database.whole.run(schemas.check_version, self._queries)
 

@@ -157,7 +157,7 @@ class Admin:
         workers: Sequence[str] = (),
         audit: bool = False,
     ) -> list[str]:
-        """Create the tables, or migrate them. One transaction; safe to repeat and from several processes at once.
+        """Create or migrate the tables. One transaction; safe to repeat, also from several processes at once.
 
         Args:
             metadata_index: Create a GIN index on all metadata.
@@ -426,9 +426,9 @@ class Admin:
                 the same id. Other checkpoints of the target stay as another branch. Threads continued here with a newer
                 state version are only reported.
             verify: Afterwards, read each thread from both sides and compare.
-            decrypt_with: LangGraph's `EncryptedSerializer` of the old application. Its values are decrypted, and stored
-                with this object's `encryption`, if any. By default, encrypted values are copied unchanged, and only a
-                saver with that serializer can read them.
+            decrypt_with: LangGraph's `EncryptedSerializer` of the old application. Values are decrypted, and stored
+                with this object's `encryption`, if any. By default, encrypted values are copied unchanged. Only a saver
+                with the old serializer can read these values.
             progress: Called after each thread.
 
         Raises:

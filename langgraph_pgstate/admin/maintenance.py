@@ -111,7 +111,7 @@ async def _settle_dead_runs(runner: Runner, queries: Queries) -> int:
 async def note(db: Connection, queries: Queries, seconds: float, report: MaintenanceReport) -> None:
     """Store the results of maintenance and the current sizes of the tables. One statement.
 
-    All tenants can read these rows, so they hold no names of threads and policies.
+    The stored results name no threads and policies, because all tenants can read them.
     """
     policies = sum(report.policies, PolicyReport(""))
     numbers = {name: value for name, value in asdict(policies).items() if type(value) is int}

@@ -1,6 +1,6 @@
 """Copying of items between the tables of LangGraph's store and those of this package, in portions, with verification.
 
-If both sides have an item, the value that was stored last wins. So programs may write on both sides meanwhile.
+If both sides have an item, the value that was stored last wins, so programs may write on both sides meanwhile.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class PGStateStore:
             return Encoded(type_, data)
 
     def plain(self, value: Encoded) -> Any:
-        """Return a decoded value that consists only of JSON's types. The application's own serializer decodes it."""
+        """Return a value of JSON's types, decoded by the application's own serializer if there is one."""
         if self._codec.is_native:
             return plain_value(value) if value.type != TYPE_INT else int(value.data)
         return self._codec.plain.loads(value.type, value.data, "a plain value")

@@ -21,7 +21,7 @@ class Batch(NamedTuple):
 
     Attributes:
         statements: The guard's statements, the checkpoint's statement, and the hook's statements, in this order.
-        position: Index of the checkpoint's statement. It affects no row if a row that it locks is missing or changed.
+        position: Index of the checkpoint's statement, which affects no row if a row to lock is missing or changed.
         replaces: Whether a checkpoint of the same id is replaced. If false, such a checkpoint makes the batch fail.
         is_recorded: Whether the batch stores rows of the hook.
     """

@@ -1,8 +1,8 @@
 """The DeltaChannels of this process's graphs, and their values.
 
 Most checkpoints hold no value of a DeltaChannel. The channel's reducer computes the value from stored writes. Each
-recorded graph makes its channels known to this module. For an unknown channel that holds messages, LangGraph's reducer
-of messages is used. To other unknown channels, writes are appended.
+recorded graph makes its channels known to this module. An unknown channel that holds messages gets LangGraph's reducer
+of messages. Other unknown channels get a reducer that appends.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def learn(graph: Any) -> None:
 
 
 def rules_of(name: str) -> MessageRules:
-    """Return the rules of a channel's reducer, as in the last graph that has a channel of this name."""
+    """Return the rules of a channel's reducer in the last recorded graph with this channel."""
     return _rules.get(name) or _assumed_rules()
 
 
@@ -78,7 +78,7 @@ def _learn(name: str, channel: DeltaChannel[Any]) -> None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two reducers have the same code: a factory may make a new function for each graph."""
+    """Return whether two reducers have the same code. A factory may make a new function for each graph."""
     code = getattr(one, "__code__", None)
     return one is other or (code is not None and code is getattr(other, "__code__", None) and not one.__closure__)
 

@@ -132,7 +132,7 @@ def _may_be_messages(value: Any) -> bool:
 
 
 def _compare_messages(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> Iterator[MessageChange]:
-    """Yield the changes between two lists of messages, which are matched by id; without an id, by content."""
+    """Yield the changes between two lists of messages. Match messages by id, or without an id by content."""
     old, new = _keyed(before), _keyed(after)
     for key, (place, message) in old.items():
         if key not in new:
@@ -208,7 +208,7 @@ def _compare_mappings(
 def _compare_lists(
     before: Sequence[Any], after: Sequence[Any], path: tuple[Any, ...], depth: int
 ) -> Iterator[ValueChange]:
-    """Yield the differences between two lists. Skip common items at both ends; compare the others by position."""
+    """Yield the differences between two lists. Skip equal items at both ends, and compare other items by position."""
     shorter = min(len(before), len(after))
     start = 0
     while start < shorter and _is_equal(before[start], after[start], depth + 1):

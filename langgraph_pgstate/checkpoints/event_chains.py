@@ -97,7 +97,7 @@ async def end_chain(db: Connection, queries: Queries, thread_id: str, why: str) 
 
 
 async def adopt(db: Connection, queries: Queries, thread_id: str) -> int:
-    """Append all events of a thread that are in no chain, and return the number of these events."""
+    """Append the events of a thread that are in no chain, and return the number of events."""
     count, cursor = 0, ""
     while True:
         key = {"thread_id": thread_id, "cursor_id": cursor, "page_size": _PAGE}

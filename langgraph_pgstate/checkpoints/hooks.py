@@ -20,7 +20,7 @@ class PutHook(Protocol):
 
     For a large put, `before_put` is called outside the event loop's thread. Rows added to `plan.journal_entry` are
     stored by the put's own statement. The returned statements must be safe to repeat, because a put may be sent again.
-    If the database refuses their data, the checkpoint is stored without the hook's rows, and `after_put` is not called.
+    If the database refuses the data, the checkpoint is stored without the hook's rows, and `after_put` is not called.
     """
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:

@@ -28,7 +28,7 @@ class JournalEntry:
         runs: Rows of `runs`.
         spans: Rows of `spans`.
         events: Rows of `events`.
-        forks: Checkpoints whose parent may have an earlier child. The database stores an event `fork` if it has one.
+        forks: Checkpoints whose parent may have an earlier child. If so, the database stores an event `fork`.
         messages: Changes of channels' messages, each with its kind. `ADDED`: messages appended to a list of the root
             graph. `ADDED_IN_SUBGRAPH`: messages appended to a list of a subgraph. `COMPARED`: a list to compare with
             the stored messages. `WRITTEN`: a DeltaChannel to which the superstep wrote.

@@ -80,7 +80,7 @@ def _digests(entry: Entry | None) -> bytes | None:
 
 
 def _fresh(old: Sequence[bytes], new: Sequence[bytes]) -> list[int]:
-    """Return the positions of new elements. If an element occurs more often than before, its last positions are new."""
+    """Return the positions of new elements. Of equal elements, the last positions are new."""
     left = Counter(old)
     fresh = []
     for place, digest in enumerate(new):

@@ -43,7 +43,7 @@ class Listing(NamedTuple):
 
     Attributes:
         query: Name of the query.
-        parameters: Its parameters, except cursor and page size.
+        parameters: The query's parameters, except cursor and page size.
         limit: Number of rows still to return; `None` for all.
         with_state: Whether the state is read.
         cursor: `(checkpoint_id, thread_id, checkpoint_ns)` of the last row read.
@@ -115,7 +115,7 @@ class Page:
 
     Attributes:
         rows: The checkpoints.
-        created_at: Their times.
+        created_at: Creation times of the checkpoints.
         following: The next page; `None` on the last page.
         segments: Segments by thread and namespace; `None` if only metadata was read.
         writes: Pending writes by thread, namespace and checkpoint.

@@ -109,7 +109,7 @@ def plan_quickly(
 
 
 def _is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
-    """Return whether a put's values are obviously too large to plan quickly. If false, they may still be too large."""
+    """Return whether a put's values are obviously too large to plan quickly."""
     size = 0
     for channel in request.new_versions:
         value = request.checkpoint["channel_values"].get(channel)
@@ -123,7 +123,7 @@ def _is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
 
 
 def is_large(value: Any, known: int = 0) -> bool:
-    """Return whether a value is obviously too large to encode quickly, without a list's first `known` elements."""
+    """Return whether a value is obviously too large to encode quickly. Do not count a list's `known` first elements."""
     kind = type(value)
     if kind is list:
         return len(value) - known > MANY_ELEMENTS
@@ -144,7 +144,7 @@ def plan_put(
     """Return the plan for storing a checkpoint.
 
     Without `others`, the plan is incomplete if the parent, or the location of an inherited value, is not known. With
-    `others`, such a value is stored again.
+    `others`, a value whose location is not known is stored again.
 
     Args:
         codec: Encodes the values.
@@ -245,7 +245,7 @@ class _SegmentWriter:
         taken: Ids of segments that the put may inherit. New segments must have other ids.
         left: Bytes that may still be added; `None` for any number.
         segments: Frames by segment id.
-        contents: Their contents.
+        contents: Contents by segment id.
     """
 
     codec: ValueCodec

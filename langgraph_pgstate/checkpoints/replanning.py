@@ -94,7 +94,7 @@ def _parent_of(
 ) -> Manifest:
     """Return the parent's manifest, with the fingerprints of lists that are about to change.
 
-    The fingerprints prevent that unchanged elements are written again.
+    With the fingerprints, unchanged elements are not written again.
     """
     manifest = row.decode().manifest
     manifest.revision = row.revision

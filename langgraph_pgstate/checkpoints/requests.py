@@ -168,7 +168,7 @@ def root_of(request: PutRequest, metadata: CheckpointMetadata) -> Address | None
 
 
 def owner_of(config: Mapping[str, Any], keys: ThreadKeys) -> dict[str, str | None]:
-    """Return the agent, user and tenant of the thread that a config names."""
+    """Return the agent, user and tenant that a config names."""
     return _owner_in(get_serializable_checkpoint_metadata(config, {}), keys)  # type: ignore[arg-type]
 
 

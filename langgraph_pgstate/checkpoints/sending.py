@@ -65,7 +65,7 @@ async def put(
         gives_way: Whether other tasks of the event loop run before the statements are sent.
 
     Returns:
-        The plan that was stored. It may be a new plan. Cache it only after the commit.
+        The stored plan, which may be a new plan. Cache the plan only after the commit.
 
     Raises:
         ConflictError: If checkpoints from which the put inherits are deleted during each attempt.
@@ -143,7 +143,7 @@ def explain_refusal(
 
     Raises:
         PGStateError: If the guard refused the put, or the thread is archived.
-        psycopg.Error: The driver's error, if it has another cause.
+        psycopg.Error: The driver's error, for other causes.
     """
     condition = broken_condition(error)
     if condition == "base":

@@ -32,7 +32,7 @@ class WritesRequest:
     """A call of `put_writes`, validated and encoded.
 
     Attributes:
-        address: The checkpoint that the task started from.
+        address: The checkpoint from which the task started.
         task_id: Id of the task.
         task_path: Path of the task, by which LangGraph orders writes.
         run_id: The task's run, if it is known.
@@ -79,12 +79,12 @@ def request_writes(
 
     Args:
         codec: Encodes the values.
-        config: The checkpoint the task started from.
+        config: The checkpoint from which the task started.
         writes: Channels and values.
         task_id: Id of the task.
         task_path: Path of the task, by which LangGraph orders writes.
-        drops_failed_output: Whether the output of a failed or cancelled task is dropped, and only its error is kept.
-            With stored output, a resumed superstep would take the task for finished.
+        drops_failed_output: Whether the output of a failed or cancelled task is dropped. With stored output, a resumed
+            superstep would take the task for finished.
         most: Maximum of encoded bytes.
         keys: The metadata keys that name the thread's agent, user and tenant.
 

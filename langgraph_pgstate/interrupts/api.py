@@ -96,7 +96,7 @@ class AsyncInterrupts:
     async def answer_run(
         self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
     ) -> AsyncRunHandle:
-        """Answer an interrupt of an enqueued run, and return the run that resumes it. Takes the arguments of `answer`.
+        """Answer an interrupt of an enqueued run, and return the run that resumes the thread; see `answer`.
 
         Raises:
             ConfigurationError: If the interrupted run was not enqueued, or there are several interrupts and none is

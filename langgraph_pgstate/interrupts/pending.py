@@ -1,7 +1,7 @@
 """Interrupted threads: their interrupts, and the answers so far.
 
-A task's interrupts are among its pending writes; those of subgraphs are in the root namespace, too. As in LangGraph, an
-interrupt is pending until the checkpoint has a child, or the task has written a result.
+A task's interrupts are among its pending writes. Interrupts of subgraphs are in the root namespace, too. An interrupt
+is pending until the checkpoint has a child, or the task has written a result.
 """
 
 from __future__ import annotations

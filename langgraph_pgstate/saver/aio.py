@@ -251,7 +251,7 @@ class AsyncPGStateSaver(CommonSaver):
         return await self._run(getting.get_latest, self._queries, thread_ids_of(thread_ids), listing.PAGE_BYTES)
 
     async def load_latest(self, latest: getting.Latest, thread_id: str) -> CheckpointTuple | None:
-        """Return a thread's checkpoint, and remove it from `latest`. Return `None` if it was deleted meanwhile."""
+        """Remove a thread's checkpoint from `latest`, and return it; `None` if the checkpoint was deleted meanwhile."""
         found = latest.found.pop(thread_id)
         try:
             if found is not None:

@@ -445,8 +445,8 @@ class PGStateSaver(CommonSaver):
         """Remove old checkpoints. Atomic for each thread. Safe to repeat, and safe while runs append.
 
         `"keep_latest"` keeps in each namespace the newest checkpoints, every leaf with pending writes (a half-answered
-        interrupt), and the ancestors from which DeltaChannels are rebuilt. A thread is not pruned if one of these
-        checkpoints is damaged. A kept checkpoint whose parent is removed has no `parent_config` afterwards.
+        interrupt), and the ancestors from which DeltaChannels are rebuilt. A thread is not pruned if a checkpoint that
+        must be read is damaged. A kept checkpoint whose parent is removed has no `parent_config` afterwards.
         `threads.lineage` still names the parent.
 
         Args:

@@ -33,7 +33,7 @@ class _Namespace:
     Attributes:
         manifests: Manifests and their sizes by checkpoint id. Entries used recently come last.
         head: Id of the checkpoint that was stored or read last.
-        cached: Contents of the head's segments; `None` if they are too large.
+        cached: Contents of the head's segments; `None` for contents that are too large.
         contents_bytes: Size of `cached` in bytes.
         bytes: Total size in bytes.
     """
@@ -78,7 +78,7 @@ class Cache:
     def note_put(
         self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], base_revisions: Mapping[str, int]
     ) -> None:
-        """Add a checkpoint after the commit, with the contents of new segments and the revisions of its bases."""
+        """Add a checkpoint after its commit, with the contents of new segments and the revisions of bases."""
         ids = manifest.positions()
         contents_bytes = _size_of_all(contents)
         missing: list[int] = []

@@ -51,8 +51,8 @@ class GuardPolicy:
         """Return the guard of a task's writes.
 
         Raises:
-            StaleHeadError: If their checkpoint was refused.
-            CheckpointOrderError: If their checkpoint was refused because of its id.
+            StaleHeadError: If the writes' checkpoint was refused.
+            CheckpointOrderError: If the writes' checkpoint was refused because of its id.
         """
         head = self._guards_head(held) and not names_past(config)
         with self._lock:

@@ -264,13 +264,13 @@ class AsyncThreads:
         by: str | None = None,
         unless_done_within: timedelta | None = None,
     ) -> dict[str, Any]:
-        """Label a checkpoint, like `"before refund"`; by default the newest. Safe to repeat.
+        """Label a checkpoint, by default the newest. Safe to repeat.
 
         A new label replaces the checkpoint's earlier label. A prune keeps labelled checkpoints.
 
         Args:
             config: Config of the checkpoint.
-            text: The label: one line of at most 200 characters.
+            text: The label, like `"before refund"`: one line of at most 200 characters.
             by: Name of the person who sets the label, for an event of the kind `action`.
             unless_done_within: Refuse the label if a person has labelled the checkpoint within this time. Pass the time
                 since the caller read the thread.

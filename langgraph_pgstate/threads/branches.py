@@ -128,7 +128,7 @@ async def put_label(
 
     Raises:
         NotFoundError: If there is no such checkpoint.
-        AlreadyDoneError: If a person has labelled the checkpoint within the time `within`.
+        AlreadyDoneError: If a person has labelled the checkpoint within the given time.
     """
     async with db.transaction():
         if within is not None:
@@ -235,7 +235,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
         ConfigurationError: If the new thread's id already has a history other than this fork's.
         ThreadDeletedError: If the new thread's id belongs to a deleted thread with a tombstone.
         ThreadArchivedError: If one of the threads is archived.
-        AlreadyDoneError: If a person has forked the checkpoint to another thread within `request.within`.
+        AlreadyDoneError: If a person has forked the checkpoint to another thread within the given time.
     """
     source_id, target_id = request.source_id, request.target_id
     await refuse_deleted(db, queries, target_id)

@@ -118,7 +118,7 @@ async def prune_thread(db: Connection, queries: Queries, request: PruneRequest, 
     may continue; and the ancestors from which kept checkpoints rebuild their DeltaChannels. The namespace of a subgraph
     call is removed with the root checkpoint of the call. Messages stay as long as a branch has them.
 
-    If one of these checkpoints is damaged, the thread is left unchanged. The result and the log name the thread.
+    If a checkpoint that must be read is damaged, the thread is left unchanged. The result and the log name the thread.
     """
     if not request.dry_run:
         # Move most journal entries before the transaction, to hold its locks for a shorter time.
@@ -158,7 +158,7 @@ async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest,
         kept = await _kept(db, queries, request, outline, thread_id)
         going = [row for row in outline if (row.namespace, row.id) not in kept]
         if going and not request.dry_run and any(row.metadata.get(DELTA_COUNTERS) for row in outline):
-            # Lock these checkpoints. A concurrent put may build on one of them, and need it for DeltaChannels.
+            # A concurrent put may build on one of these checkpoints, and need this checkpoint for DeltaChannels.
             await db.fetch(queries.lock_checkpoints, {**key, **_listed(going)})
             locked = {(row.namespace, row.id) for row in going}
             outline = await _read_outline(db, queries, thread_id, request.older_than)

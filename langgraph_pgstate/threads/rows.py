@@ -69,7 +69,7 @@ async def delete_thread(
             result = replace(result, threads=result.threads or gone)
             if not checkpoints:
                 break
-            # While the statement waited, a put may have committed a checkpoint, which only another statement sees.
+            # While the statement waited, a put may have committed a checkpoint, which only the next statement sees.
         segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
         # Delete rows of the queue before recorded runs, because a claim locks rows in this order.
         await db.execute(queries.delete_queued, {**key, "run_ids": None})
@@ -143,7 +143,7 @@ async def copy_thread(
     """Copy a thread without runs, spans and events. One transaction; safe to repeat.
 
     Raises:
-        ConfigurationError: If the target has checkpoints that the source does not have, or is the source.
+        ConfigurationError: If the target has checkpoints that the source does not have, or both threads are the same.
         ThreadDeletedError: If the target was deleted and has a tombstone.
         ThreadArchivedError: If one of the threads is archived.
     """
@@ -173,10 +173,10 @@ async def copy_thread(
 
 
 async def release_messages(db: Connection, queries: Queries, thread_id: str, checkpoint_ids: Sequence[str]) -> None:
-    """Store the messages of root checkpoints that are about to be removed with their remaining children.
+    """Before root checkpoints are removed, store their messages with the remaining children.
 
-    Call this in the transaction that removes the checkpoints. A concurrent put on such a checkpoint waits, finds its
-    parent missing, and records all of its messages.
+    Call this in the transaction that removes the checkpoints. A concurrent put on such a checkpoint waits, finds the
+    parent missing, and records all messages.
     """
     if not checkpoint_ids:
         return

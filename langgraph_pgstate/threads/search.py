@@ -122,7 +122,7 @@ async def change_thread(db: Connection, queries: Queries, thread_id: str, change
 
     Raises:
         NotFoundError: If there is no such thread.
-        StaleVersionError: If the thread has another version, unless it already has the new values.
+        StaleVersionError: If the thread has another version, and does not have the new values already.
     """
     parameters = {
         "thread_id": thread_id,

@@ -64,8 +64,8 @@ class LineageStep:
         source: `input`, `loop`, `update` or `fork`.
         created_at: Creation time by the database's clock.
         run_id: The run that made the checkpoint.
-        label: The checkpoint's label, if it has one.
-        children: Number of child checkpoints. More than one means that branches fork here.
+        label: The checkpoint's label, if any.
+        children: Number of child checkpoints. Branches fork at a checkpoint with several children.
     """
 
     thread_id: str
@@ -101,7 +101,7 @@ class Branch:
         source: `input`, `loop`, `update` or `fork`.
         created_at: Creation time of the leaf, by the database's clock.
         run_id: The run that made the leaf.
-        label: The leaf's label, if it has one.
+        label: The leaf's label, if any.
     """
 
     thread_id: str
@@ -178,7 +178,7 @@ class TreeNode:
         source: `input`, `loop`, `update` or `fork`.
         created_at: Creation time by the database's clock.
         run_id: The run that made the checkpoint.
-        label: The checkpoint's label, if it has one.
+        label: The checkpoint's label, if any.
         tasks: The nodes of the tasks that have written after this checkpoint. A `Send` without a recorded span gives an
             empty text.
         interrupts: Number of tasks that were interrupted after this checkpoint.
