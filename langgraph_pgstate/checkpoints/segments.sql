@@ -5,7 +5,7 @@ SELECT segment_id, data FROM /*schema*/segments
 WHERE thread_id = :thread_id AND segment_id = ANY(:segment_ids::integer[]);
 
 -- name: get_segments_of
--- Return some segments of a checkpoint; no row if it was deleted or has another revision.
+-- Return some segments of a checkpoint; no row if the checkpoint was deleted or has another revision.
 -- opens: segments.data
 SELECT s.segment_id, s.data
 FROM /*schema*/checkpoints c LEFT JOIN /*schema*/segments s

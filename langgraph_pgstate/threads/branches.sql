@@ -126,8 +126,7 @@ WITH RECURSIVE lineage AS (
     FROM lineage d JOIN /*schema*/checkpoints c
         ON c.thread_id = :source_id AND c.checkpoint_ns = '' AND c.checkpoint_id = d.parent_checkpoint_id
 ), past AS (
-    -- Checkpoints whose supersteps belong to the fork's past. If the forked checkpoint has children, its superstep does
-    -- not.
+    -- Checkpoints whose supersteps belong to the fork's past. If the thread has continued, the forked one does not.
     SELECT d.checkpoint_id FROM lineage d
     WHERE d.checkpoint_id <> :checkpoint_id OR NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints k

@@ -96,7 +96,7 @@ FROM shown s LEFT JOIN /*schema*/labels l
 ORDER BY s.checkpoint_id DESC;
 
 -- name: find_step
--- Return the newest checkpoint of a superstep in a namespace, or else of the last superstep before it, or else the
+-- Return the newest checkpoint of a superstep in a namespace, or else of the last earlier superstep, or else the
 -- namespace's first checkpoint.
 SELECT coalesce(
     (
