@@ -1,4 +1,4 @@
-"""Counts of reads of items. They are written together a second later, so that a read writes nothing."""
+"""Counts of reads of items. Counts are written a second later, so that a read itself writes nothing."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _log = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 1.0
 _MAX_ROWS: Final = 1000
 _READ_ONLY: Final = "25006"
-# Maximum number of items with waiting counts. If the server is unavailable, reads of further items are not counted.
+# Maximum number of items with waiting counts. While the number is reached, no read is counted.
 _MAX_WAITING: Final = 100_000
 
 Reads = list[tuple[tuple[Namespace, str], list[int]]]
-"""Items, each with the number of its reads, and 1 if a read extends its time to live."""
+"""Items, each with its number of reads, and 1 if a read extends the item's time to live."""
 
 
 class Accesses:
     """Counts of reads that wait to be written. Thread-safe.
 
     Args:
-        schedule: Called when the first read begins to wait, so that the reads are written soon.
+        schedule: Schedules the write of the counts. Called when the first read is added.
     """
 
     def __init__(self, schedule: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class Accesses:
         self._is_closed = False
 
     def add(self, namespace: Namespace, key: str, refreshes: bool, count: int = 1) -> None:
-        """Count reads of an item. With `refreshes`, they also extend the item's time to live, if it has one."""
+        """Count reads of an item. If `refreshes`, the reads also extend the item's time to live."""
         with self._lock:
             is_first = not self._waiting
             if self._is_closed or len(self._waiting) >= _MAX_WAITING:
@@ -47,18 +47,15 @@ class Accesses:
             self._schedule()
 
     def take(self) -> list[Reads]:
-        """Remove the waiting counts, and return them in batches."""
+        """Remove and return the waiting counts, in batches."""
         with self._lock:
             taken, self._waiting = self._waiting, {}
-        # All processes write in the same order, so that no deadlock is possible.
+        # All processes write items in this order, so that they cannot deadlock.
         rows = sorted(taken.items())
         return [rows[start : start + _MAX_ROWS] for start in range(0, len(rows), _MAX_ROWS)]
 
     def give_back(self, batches: list[Reads], error: BaseException) -> None:
-        """Put back counts that could not be written. Otherwise the reads would not extend times to live.
-
-        If the server is a standby, the counts are dropped, because a standby never writes.
-        """
+        """Put back counts that could not be written. Drop counts of a standby, which never writes."""
         _log.debug("reads of memories were not counted: %r", error)
         if getattr(error, "sqlstate", None) != _READ_ONLY:
             for (namespace, key), (count, refreshes) in chain.from_iterable(batches):

@@ -1,4 +1,4 @@
-"""Reads of stored items for display to persons. They are not counted as reads of the items."""
+"""Reads of stored items for display to persons. These reads are not counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langgraph_pgstate.memory.types import Cause, Caused, StoredItem
 from langgraph_pgstate.paging import LAST, Page, decode_cursor, page_size, read_page
 
 _KIND: Final = "items"
-# The cursor of the first page: no namespace sorts after it.
+# No namespace sorts after this label, so the first page begins here.
 _NO_NAMESPACE: Final = "\U0010ffff"
 
 
@@ -28,11 +28,7 @@ def read_items(
     limit: int,
     cursor: str | None,
 ) -> Read[Page[StoredItem]]:
-    """Return a `Read` of a page of items, the last stored first.
-
-    Raises:
-        ConfigurationError: If an argument is invalid, or neither a user nor a namespace is given.
-    """
+    """Return a `Read` of a page of items, last stored first."""
     if user_id is None and namespace is None:
         raise ConfigurationError("browse must be given a user_id or a namespace")
     prefix = () if namespace is None else labels_of(namespace, can_be_empty=True)
@@ -77,11 +73,7 @@ def _with_message(row: Row) -> StoredItem:
 def read_caused(
     thread_id: str, run_id: str | None, message_ids: Sequence[str] | None, limit: int
 ) -> Read[tuple[Caused, ...]]:
-    """Return a `Read` of the versions that were stored in a thread, newest first.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of the versions that were stored in a thread, newest first."""
 
     def make(namespace: list[str], *columns: Any) -> Caused:
         return Caused(tuple(namespace), *columns)

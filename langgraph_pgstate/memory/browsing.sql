@@ -1,5 +1,5 @@
 -- name: browse_items
--- Return a page of items of a user, or of items below a namespace, as they are stored, the last stored first.
+-- Return a page of items of a user, or of items below a namespace, last stored first.
 -- opens: memories.value from value
 -- searches: memories.value from text
 -- plan: at each call
@@ -20,7 +20,7 @@ ORDER BY m.updated_at DESC, m.namespace DESC, m.key DESC
 LIMIT :page_size;
 
 -- name: inspect_item
--- Return an item as it is stored, with the beginning of the message that caused it.
+-- Return an item, with the beginning of the message that caused the item.
 -- opens: messages.content from said
 -- opens: memories.value from value
 SELECT m.namespace, m.key, m.version, m.value, m.kind, m.user_id, m.agent, m.tenant_id, m.importance, m.duplicates,
@@ -60,7 +60,8 @@ ORDER BY a.valid_from DESC, a.namespace, a.key, a.version
 LIMIT :page_size::integer;
 
 -- name: list_caused_by_messages
--- Return versions of items that messages caused, in a thread or in threads from which it was forked, newest first.
+-- Return versions of items that messages caused, newest first. The versions were stored in a thread, or in threads from
+-- which this thread was forked.
 -- opens: memories.value from value
 -- leaves: memory_versions.value
 WITH RECURSIVE sources AS (

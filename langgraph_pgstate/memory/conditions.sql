@@ -17,7 +17,7 @@ SELECT FROM /*schema*/memories m WHERE
 ));
 
 -- condition: is_wanted
--- Whether an item has not expired and, if kinds are given, has one of them. A star stands for any kind.
+-- Whether an item has not expired and, if kinds are given, has one of these kinds. A star stands for any kind.
 SELECT FROM /*schema*/memories m WHERE
 (m.expires_at IS NULL OR m.expires_at > now())
 AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds) OR '*' = ANY(:kinds) AND m.kind IS NOT NULL);

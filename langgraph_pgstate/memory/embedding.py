@@ -1,4 +1,4 @@
-"""Embeddings: requested from models in batches, and sent as PostgreSQL's binary arrays."""
+"""Requests of embeddings from models, and their encoding as PostgreSQL's binary arrays."""
 
 from __future__ import annotations
 
@@ -68,11 +68,7 @@ class BlockingEmbedder:
 
 
 def _check_count(found: Sequence[Vector], texts: Sequence[str]) -> None:
-    """Check that there is one embedding for each text. Otherwise a text would get the embedding of another text.
-
-    Raises:
-        ValueError: If the numbers differ.
-    """
+    """Raise an error unless there is one embedding for each text."""
     if len(found) != len(texts):
         raise ValueError(
             f"the embedding model must return {len(texts)} embeddings for {len(texts)} texts, not {len(found)}"
@@ -80,11 +76,7 @@ def _check_count(found: Sequence[Vector], texts: Sequence[str]) -> None:
 
 
 def packed(vector: Vector, dims: int) -> bytes:
-    """Return a vector in pgvector's binary format.
-
-    Raises:
-        ConfigurationError: If the vector has another number of dimensions, or a number that is not finite.
-    """
+    """Return a vector in pgvector's binary format."""
     if len(vector) != dims:
         raise ConfigurationError(f"the embedding model must return {dims} numbers (dims), not {len(vector)}")
     numbers = array("f", vector)

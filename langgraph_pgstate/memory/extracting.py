@@ -37,14 +37,7 @@ _ARGUMENTS: Final = frozenset({"content", "kind", "key", "importance", "expires_
 
 
 class _Extraction(TypedDict, total=False):
-    """The state of an extraction.
-
-    Attributes:
-        thread_id: Thread of the run.
-        run_id: The run.
-        memories: The extracted memories, as arguments of `remember`.
-        stored: Keys of the memories.
-    """
+    """The state of an extraction: a run, its memories as arguments of `remember`, and the keys of stored memories."""
 
     thread_id: str
     run_id: str
@@ -53,21 +46,17 @@ class _Extraction(TypedDict, total=False):
 
 
 def extraction(state: Any, extract: Extractor, **options: Unpack[WindowOptions]) -> Pregel[Any, Any, Any, Any]:
-    """Return a graph that extracts the memories of a run that has ended.
+    """Return a graph that extracts memories from an ended run, and stores them for the run's user and tenant.
 
-    A worker runs it after each run of a graph: `Worker(state, {"chat": chat, "extract": extraction(state, extract)},
-    followed_by={"chat": "extract"})`. A checkpoint holds the extracted memories before they are stored, so that another
-    worker does not call the model again. A run whose memories are stored is not extracted again.
-
-    The memories are about the run's user and tenant, and have the thread, the run and its last checkpoint as their
-    origin.
+    A worker runs this graph after each run of another graph: `Worker(state, {"chat": chat, "extract": extraction(state,
+    extract)}, followed_by={"chat": "extract"})`. If the worker dies, another worker stores the extracted memories
+    without calling `extract` again. The origin of the memories is the last checkpoint of the run.
 
     Args:
         state: A `PGState` or an `AsyncPGState`. With an `AsyncPGState`, `extract` may be a coroutine function.
-        extract: Called with the messages of the thread at the end of the run. Returns the memories: texts, or dicts
-            of `content`, `kind`, `key`, `importance`, `expires_at`, `metadata` and `message_id`, as `remember` takes
-            them.
-        **options: The messages that `extract` gets; all by default. See `WindowOptions`.
+        extract: Called with the messages of the thread at the end of the run. Returns the memories: texts, or dicts of
+            arguments of `remember` (`content`, `kind`, `key`, `importance`, `expires_at`, `metadata`, `message_id`).
+        **options: Limits of the messages that `extract` gets; all messages by default. See `WindowOptions`.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -89,15 +78,7 @@ def extraction(state: Any, extract: Extractor, **options: Unpack[WindowOptions])
 
 
 class _Run(NamedTuple):
-    """A run that has ended.
-
-    Attributes:
-        thread_id: The thread.
-        run_id: The id.
-        user_id: The user.
-        tenant_id: The tenant.
-        checkpoint_id: The last checkpoint, if it still exists.
-    """
+    """An ended run, and the id of its last checkpoint if that checkpoint still exists."""
 
     thread_id: str
     run_id: str
@@ -111,9 +92,9 @@ class _Steps:
         self._state, self._store, self._extract, self._options = state, store, extract, options
 
     async def extract(self, given: _Extraction) -> _Extraction:
-        """Extract the memories of a run. If memories of this run are stored already, extract none.
+        """Extract the memories of a run, unless memories of the run are stored already.
 
-        If the call is cancelled while `extract` runs in an OS thread, the function continues. Its result is dropped.
+        A cancellation does not stop a function that runs in an OS thread. The result of the function is dropped.
         """
         run = await self._run(given)
         if await self._stored(run):
@@ -126,9 +107,8 @@ class _Steps:
     async def remember(self, given: _Extraction, config: RunnableConfig) -> _Extraction:
         """Store the memories, except those that an earlier attempt stored.
 
-        Raises:
-            ConfigurationError: If the graph runs without `durability='sync'`. Then possibly no checkpoint has
-                the memories yet, and another attempt might extract different memories.
+        With `durability='sync'`, a checkpoint has the memories before they are stored. Without it, another attempt
+        might extract different memories.
         """
         configurable = configurable_of(config)
         if configurable.get(CHECKPOINTER) and configurable.get(DURABILITY) in (None, "async"):
@@ -168,12 +148,7 @@ class _Steps:
 
 
 async def get_run(db: Connection, queries: Queries, thread_id: str, run_id: str) -> _Run:
-    """Return a run whose memories are to be extracted. One round trip.
-
-    Raises:
-        NotFoundError: If there is no such run.
-        ConfigurationError: If the run has neither a user nor a tenant.
-    """
+    """Return the run whose memories are extracted. One round trip."""
     rows = await db.fetch(queries.get_extracted_run, {"thread_id": thread_id, "run_id": run_id})
     if not rows:
         raise NotFoundError(f"there is no run {run_id!r} of thread {thread_id!r}")
@@ -187,7 +162,7 @@ async def get_run(db: Connection, queries: Queries, thread_id: str, run_id: str)
 
 
 async def list_extracted(db: Connection, queries: Queries, run: _Run) -> set[str]:
-    """Return the digests of the memories that were extracted from a run. Memories that were replaced count, too."""
+    """Return the digests of all memories that were extracted from a run, including replaced memories."""
     where = literal(namespace_of(ROOT, owner_of(run.tenant_id, run.user_id, None)))
     given = {"namespace": where, "thread_id": run.thread_id, "run_id": run.run_id, "changed_by": BY}
     return {digest_of(kind, text_of(value)) for kind, value, *_ in await db.fetch(queries.list_extracted, given)}
@@ -196,8 +171,8 @@ async def list_extracted(db: Connection, queries: Queries, run: _Run) -> set[str
 def extract_summaries(messages: list[BaseMessage]) -> list[Extracted]:
     """Return the summaries by which LangChain's `SummarizationMiddleware` replaced earlier messages.
 
-    This is an extractor. Each summary is stored once, as a memory of the kind `summary` with the message as its origin.
-    The middleware of deepagents keeps its summary in a private key of the state, which is not read.
+    Pass this function as `extract` to `extraction`. Each summary is stored once, as a memory of the kind `summary`.
+    Summaries by the middleware of deepagents are not found.
     """
     return [
         {"content": message.text, "kind": "summary", "key": message.id, "message_id": message.id}
@@ -207,11 +182,7 @@ def extract_summaries(messages: list[BaseMessage]) -> list[Extracted]:
 
 
 def _arguments_of(one: Extracted) -> dict[str, Any]:
-    """Return validated arguments of `remember`.
-
-    Raises:
-        ConfigurationError: If the value is neither a text nor a mapping of arguments of `remember`.
-    """
+    """Return validated arguments of `remember`."""
     given = {"content": one} if isinstance(one, str) else one
     if not isinstance(given, Mapping) or not isinstance(given.get("content"), str) or given.keys() - _ARGUMENTS:
         raise ConfigurationError(

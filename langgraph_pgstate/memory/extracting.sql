@@ -7,8 +7,7 @@ SELECT r.user_id, r.tenant_id, (
 FROM /*schema*/runs r WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 
 -- name: list_extracted
--- Return the kind, value and key of each memory of a namespace that was extracted from a run. Earlier versions of
--- memories that were extracted from the run are also returned.
+-- Return the memories of a namespace that were extracted from a run, including earlier versions.
 -- opens: memories.value from value
 -- leaves: memory_versions.value
 SELECT m.kind, m.value, m.namespace, m.key FROM /*schema*/memories m

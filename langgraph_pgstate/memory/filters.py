@@ -1,4 +1,4 @@
-"""Filters of LangGraph's store, as conditions that one statement checks for each row."""
+"""Filters of LangGraph's store, as conditions that a statement checks for each row."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ _MAX_CONDITIONS: Final = 100
 
 
 class Condition(NamedTuple):
-    """One condition on a field.
-
-    Attributes:
-        path: Keys that lead to the field.
-        operator: One of `OPERATORS`.
-        value: The value to compare with.
-    """
+    """A condition on a field. `path` holds the keys that lead to the field."""
 
     path: tuple[str, ...]
     operator: str
@@ -28,13 +22,9 @@ class Condition(NamedTuple):
 
 
 def conditions_of(filter: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    """Return a filter as parameters: `paths` as array literals, `operators`, and `operands` as JSON.
+    """Return a filter as parameters of a statement.
 
-    If the value of a field is a mapping, it holds either operators, or inner fields that are each compared. LangGraph's
-    stores use the same rule.
-
-    Raises:
-        ConfigurationError: If the filter has an unknown operator, is not a mapping, or cannot be represented as JSON.
+    As in LangGraph's stores, a mapping under a field holds either operators or inner fields.
     """
     if filter is not None and not isinstance(filter, Mapping):
         raise ArgumentTypeError(f"filter must be a mapping, not {type(filter).__name__}")

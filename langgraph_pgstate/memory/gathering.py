@@ -1,4 +1,4 @@
-"""Gathering of calls on an event loop: many small calls become a few large ones."""
+"""Gathering of calls on an event loop. Many small calls become a few large calls."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ R = TypeVar("R")
 
 
 class Gathering(Generic[C, R]):
-    """A runner of calls. It runs simultaneous calls together, and other calls alone.
+    """A runner of calls. It runs simultaneous calls together.
 
-    If a caller is cancelled before its call runs, the call is dropped. After a later cancellation, the call continues.
+    If a caller is cancelled while its call waits, the call is dropped. Calls that run together are not cancelled.
 
     Args:
-        run: Runs calls, and returns the result of each. If it fails for several calls, each call is then run alone,
-            unless the error concerns every call.
-        names: Returns a name for each item of a call, so the number of names is the size of the call. Calls with a
-            common name are run one after another, in their order.
-        most: Maximum total size of calls that are run together. A larger call is run alone.
-        patience: Seconds for which calls wait for the end of calls in progress, so that more calls can be run together.
-            With 0, only calls in the same iteration of the event loop run together.
+        run: Runs calls, and returns the result of each call. If several calls fail together, each call is run again
+            alone, except after a retryable error.
+        names: Returns the names of a call. Calls with a common name run one after another, in their order. The number
+            of names is the size of the call.
+        most: Maximum total size of calls that run together. A larger call runs alone.
+        patience: Maximum seconds for which new calls wait for calls in progress. With 0, only calls in the same
+            iteration of the event loop run together.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Gathering(Generic[C, R]):
         self._run, self._names, self._most, self._patience = run, names, most, patience
         self._waiting: list[tuple[C, asyncio.Future[R]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        # Set while new calls wait for the end of the calls in progress, at most for `patience`.
+        # Set while new calls wait for calls in progress.
         self._waited_for: asyncio.TimerHandle | None = None
         self._is_beginning = False
 
@@ -53,7 +53,7 @@ class Gathering(Generic[C, R]):
 
     @contextmanager
     def _waiting_for(self) -> Iterator[None]:
-        """Make calls wait for the end of the calls in progress."""
+        """Make new calls wait until the block ends, at most for `patience`."""
         timer = None
         if self._patience:
             timer = self._waited_for = asyncio.get_running_loop().call_later(self._patience, self._go_on)
@@ -86,7 +86,7 @@ class Gathering(Generic[C, R]):
                 await self._run_all(taken)
 
     def _take(self) -> list[tuple[C, asyncio.Future[R]]]:
-        """Return the longest-waiting calls that may be run together."""
+        """Remove and return the first waiting calls that may run together."""
         taken: list[tuple[C, asyncio.Future[R]]] = []
         left: list[tuple[C, asyncio.Future[R]]] = []
         named: set[Hashable] = set()

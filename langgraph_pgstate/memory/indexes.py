@@ -1,4 +1,4 @@
-"""Indexes of embeddings. Each model has its own table, because the number of dimensions is part of the type."""
+"""Indexes of embeddings. Each has its own table, because the column's type includes the number of dimensions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ class OpenIndex:
     """An index in the database.
 
     Attributes:
-        index: The options of the index.
-        schema: The schema of the index's table.
         number: Number of the index, part of the table's name.
         extension: The schema of pgvector.
         type_number: OID of pgvector's type `vector`.
-        is_complete: Whether the index has all items.
+        is_complete: Whether the index has all items. Searches use only complete indexes.
     """
 
     index: Index
@@ -52,7 +50,7 @@ class OpenIndex:
 
 @cache
 def statements_of(schema: str) -> Queries:
-    """Return the queries on tables of vectors, and the statements that create and drop them."""
+    """Return the statements on tables of vectors."""
     return Queries(schema, "memory/vectors")
 
 
@@ -75,10 +73,7 @@ def _on_index(query: NamedQuery, index: Index, number: int, extension: str) -> N
 async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Index]) -> None:
     """Register indexes and make their tables. One transaction; safe to repeat, and in several processes at once.
 
-    Without pgvector, a warning is logged, and items are found only by words.
-
-    Raises:
-        ConfigurationError: If an index with the same name but other options exists.
+    Without pgvector, log a warning: items are found by words only.
     """
     if not indexes:
         return
@@ -112,13 +107,7 @@ async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Inde
 
 
 async def _prepare_tenants(db: Connection, queries: Queries, indexes: Sequence[Index]) -> None:
-    """Refuse a new index if tenants are kept apart and a tenant already has memories.
-
-    The new index would have no embeddings of these memories.
-
-    Raises:
-        TenantError: If a tenant has memories.
-    """
+    """Refuse a new index if tenants are kept apart and have memories, which the index would lack."""
     if not await has_walls(db, queries):
         return
     known = {row[0] for row in await db.fetch(queries.list_memory_indexes, {})}
@@ -134,13 +123,7 @@ async def _prepare_tenants(db: Connection, queries: Queries, indexes: Sequence[I
 
 
 async def open_indexes(db: Connection, queries: Queries, indexes: Sequence[Index]) -> tuple[OpenIndex, ...]:
-    """Return the indexes that the options name, each with its table. Two round trips.
-
-    Without pgvector, no index is returned.
-
-    Raises:
-        ConfigurationError: If an index is not set up, or has other options in the database.
-    """
+    """Return the indexes that the options name; none if pgvector is unavailable."""
     if not indexes:
         return ()
     types = await db.fetch(queries.find_vector_type, {})
@@ -173,7 +156,7 @@ async def open_indexes(db: Connection, queries: Queries, indexes: Sequence[Index
 
 
 async def stored_indexes(db: Connection, queries: Queries) -> tuple[OpenIndex, ...]:
-    """Return all indexes in the database, also of other programs. Their models are unknown. Two round trips."""
+    """Return all indexes in the database, without their models. Two round trips."""
     types = await db.fetch(queries.find_vector_type, {})
     if not types:
         return ()
@@ -188,12 +171,7 @@ async def stored_indexes(db: Connection, queries: Queries) -> tuple[OpenIndex, .
 
 
 async def drop_index(db: Connection, queries: Queries, name: str) -> None:
-    """Delete an index with its table. One transaction, which waits for transactions that use the index.
-
-    Raises:
-        NotFoundError: If there is no such index.
-        TenantError: If the caller is a tenant, because the index has the vectors of all tenants.
-    """
+    """Delete an index with its table. One transaction, which waits for transactions that use the index."""
     if db.tenant is not None:
         raise TenantError(f"index {name!r} must be dropped by a state without a tenant: it has all tenants' vectors")
     async with db.transaction():

@@ -20,7 +20,7 @@ SELECT i.name, i.number, i.dims, i.vector_type, i.distance, i.fields, i.paramete
 FROM /*schema*/memory_indexes i ORDER BY i.number;
 
 -- name: add_memory_index
--- Register an index of embeddings, unless it is registered already. If there are no items yet, it is complete at once.
+-- Register an index of embeddings, unless the name is registered. Without items, the index is complete at once.
 WITH new AS MATERIALIZED (
     SELECT now() AS at, 1 + coalesce((SELECT max(o.number) FROM /*schema*/memory_indexes o), 0) AS number,
         NOT EXISTS (SELECT 1 FROM /*schema*/memories) AS is_complete
@@ -39,8 +39,8 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM /*schema*/memories m WHERE m.is_unindexed)
     OR EXISTS (SELECT 1 FROM /*schema*/memory_indexes i WHERE NOT i.is_complete AND i.name = ANY(:names::text[]));
 
 -- name: claim_indexing
--- Claim the work of embedding items that indexes lack, or renew the claim. Only one call at a time has the claim. The
--- claim ends two minutes after the last renewal.
+-- Claim the embedding of items that indexes lack, or renew the claim. Only one call at a time has the claim, until two
+-- minutes after its last renewal.
 UPDATE /*schema*/memory_indexes i SET indexer = :indexer::text, indexing_until = now() + interval '2 minutes'
 WHERE i.name = ANY(:names::text[]) AND (i.indexer = :indexer OR (i.indexing_until < now()) IS NOT FALSE) AND NOT EXISTS (
     SELECT 1 FROM /*schema*/memory_indexes o
@@ -60,8 +60,8 @@ DELETE FROM /*schema*/memory_indexes WHERE name = :name::text;
 UPDATE /*schema*/memory_indexes SET is_complete = true WHERE name = ANY(:names::text[]) AND NOT is_complete;
 
 -- name: settle_unindexed
--- Unmark items that waited for their embeddings and were stored more than a minute before `until`. Later items may have
--- been missed, because their transactions were not committed. An item was stored at the later of `updated_at` and
--- `valid_from`: an imported item keeps its old `updated_at`, but its `valid_from` is the time of the import.
+-- Unmark items that waited for embeddings. Items of the last minute before `until` stay marked, because their
+-- transactions may not have been committed when items were read. An imported item keeps its old `updated_at`, but its
+-- `valid_from` is the time of the import.
 UPDATE /*schema*/memories SET is_unindexed = false
 WHERE is_unindexed AND greatest(updated_at, valid_from) <= :until::timestamptz - interval '1 minute';

@@ -30,13 +30,13 @@ Mode = Literal["hybrid", "vector", "words"]
 _ATTEMPTS: Final = 50
 MAX_LIMIT: Final = 10_000
 _SWEPT: Final = 1000
-# Number of embeddings in a page. `sweep_vectors` reads all embeddings, page by page.
+# Number of embeddings that `sweep_vectors` reads at once.
 _PAGE: Final = 10_000
 FEW: Final = 20
-"""Maximum number of items for which a put uses a generic plan, which does not depend on their number."""
+"""Maximum number of items in a put with a generic plan. A put of more items is planned at each call."""
 # Maximum of pgvector's `hnsw.ef_search`.
 _MAX_REACH: Final = 1000
-# Above this number of items and embeddings, a put builds its parameters in a thread, because that takes milliseconds.
+# Building the parameters of more items and embeddings is slow enough to run in a thread.
 _MANY: Final = 100
 _GENERIC: Final = {"mode": "force_generic_plan"}
 
@@ -46,8 +46,6 @@ class Put:
     """A validated item to store.
 
     Attributes:
-        namespace: Namespace of the item.
-        key: Key of the item.
         content: Value of the item, as JSON.
         ttl: Seconds to live; `None` for ever.
         index_fields: Fields to index; `None` for the store's fields, empty for no index.
@@ -67,10 +65,8 @@ class Embedded:
     """The embeddings of puts in one index.
 
     Attributes:
-        index: The index.
         numbers: For each embedding, the number of its put, from 1.
         fields: For each embedding, its field.
-        vectors: The embeddings.
     """
 
     index: OpenIndex
@@ -81,13 +77,10 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Items that one caller stores.
+    """Items that one caller stores, with their embeddings in each index.
 
     Attributes:
-        puts: The items.
-        embedded: Their embeddings in each index.
         is_unindexed: Whether embeddings are missing because a model failed.
-        origin: The run that stores the items.
     """
 
     puts: Sequence[Put]
@@ -101,13 +94,13 @@ class Batch:
         return [(one.namespace, one.key) for one in self.puts]
 
     def fits(self, other: Batch) -> bool:
-        """Return whether another batch can be stored by the same statements."""
+        """Return whether the same statements can also store another batch."""
         indexes = [one.index for one in self.embedded], [one.index for one in other.embedded]
         return self.is_unindexed == other.is_unindexed and indexes[0] == indexes[1]
 
 
 def joined(batches: Sequence[Batch]) -> tuple[list[Put], list[Embedded], list[Origin]]:
-    """Return the items of batches that the same statements can store, their embeddings, and the origin of each."""
+    """Return the items, embeddings and origins of batches that the same statements can store."""
     puts: list[Put] = []
     embedded = [Embedded(one.index) for one in batches[0].embedded]
     origins: list[Origin] = []
@@ -123,7 +116,7 @@ def joined(batches: Sequence[Batch]) -> tuple[list[Put], list[Embedded], list[Or
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The properties of a memory besides its value. Other items of the store have none of them."""
+    """The properties of a memory besides its value. Items that are not memories have none."""
 
     kind: str | None = None
     user_id: str | None = None
@@ -154,21 +147,11 @@ async def put(
     """Store items with their embeddings. One transaction, one round trip. An unchanged item gets no new version.
 
     Args:
-        db: The connection.
-        queries: The named queries.
-        puts: The items.
-        embedded: Their embeddings in each index.
-        language: Configuration of PostgreSQL's full-text search.
-        history: Number of earlier versions kept.
         origin: The origin of all items, or of each item.
-        traits: The items' properties besides their values.
-        is_unindexed: Whether embeddings are missing because a model failed. If the database has an index that is not in
-            `embedded`, embeddings are missing there, too; in this case, the statement itself marks the items.
-        expected_version: The version that the items must have; 0 if they must not exist. If one item has another
+        is_unindexed: Whether embeddings are missing because a model failed. The statement itself notices indexes that
+            `embedded` lacks.
+        expected_version: The version that a single item must have; 0 if it must not exist. If the item has another
             version, nothing is stored, and the result is false.
-
-    Raises:
-        ConflictError: If other calls kept changing the same items.
     """
     given = {
         "language": language,
@@ -245,7 +228,7 @@ async def delete(
     purges: bool = False,
     deleted_by: str | None = None,
 ) -> int:
-    """Delete items, and return the number of deleted ones. One transaction, one round trip; safe to repeat."""
+    """Delete items, and return their number. One transaction, one round trip; safe to repeat."""
     named = {"namespaces": [literal(namespace) for namespace, _ in keys], "keys": [key for _, key in keys]}
     parameters = {**named, "history": history, "purges": purges, "deleted_by": deleted_by}
     if not indexes:
@@ -274,11 +257,8 @@ class Search:
 
     Attributes:
         prefix: Labels with which namespaces begin.
-        filter: Filter of values, in LangGraph's form.
-        limit: Number of items.
-        offset: Number of items to skip.
         query: The text to search for; `None` for the newest items.
-        kinds: Kinds of memories; `None` for all.
+        kinds: Kinds of memories; `None` for all items.
         importance_weight: Weight of the importance, from 0 to 1.
         half_lives: By kind, the seconds in which the rank score halves.
     """
@@ -294,11 +274,7 @@ class Search:
 
 
 def search_parameters(search: Search) -> dict[str, Any]:
-    """Return the parameters of a search, without its query.
-
-    Raises:
-        ConfigurationError: If the filter is invalid.
-    """
+    """Return the parameters of a search, without its query."""
     return {
         **range_of(search.prefix)._asdict(),
         **conditions_of(search.filter),
@@ -308,11 +284,7 @@ def search_parameters(search: Search) -> dict[str, Any]:
 
 
 def limit_of(limit: int) -> int:
-    """Return a validated number of items.
-
-    Raises:
-        ConfigurationError: If the number is not from 0 to `MAX_LIMIT`.
-    """
+    """Return a validated number of items."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT:
         raise ConfigurationError(f"limit must be from 0 to {MAX_LIMIT:,}, not {limit!r}")
     return limit
@@ -329,7 +301,7 @@ async def search(
     index: OpenIndex | None,
     embedding: Vector | None,
 ) -> list[FoundItem]:
-    """Return the items that a search finds. One round trip."""
+    """Return the items that a search finds."""
     if search.query is None and search.kinds is None:
         return [_found(row) for row in await db.fetch(queries.list_memories, parameters)]
     ranking = {
@@ -352,14 +324,14 @@ async def search(
 
 
 def finds_words(keys: KeyRing | None) -> bool:
-    """Return whether items can be found by words: they are not encrypted, or digests of their words are stored."""
+    """Return whether words can find items: items are not encrypted, or digests of their words are stored."""
     return keys is None or keys.finds_words
 
 
 async def _fetch_planned(db: Connection, queries: Queries, statement: Statement) -> Rows:
     """Return the rows of a statement that the server plans once for all parameters. One round trip.
 
-    In a caller's transaction it is planned as usual, because the setting would also apply to the caller's statements.
+    In a caller's transaction, do not change the planner's settings, because the caller's statements would use them.
     """
     if db.is_in_transaction:
         return await db.fetch(*statement)
@@ -369,9 +341,9 @@ async def _fetch_planned(db: Connection, queries: Queries, statement: Statement)
 async def _search_vectors(
     db: Connection, queries: Queries, search: Search, ranking: dict[str, Any], index: OpenIndex
 ) -> Rows:
-    """Return rows of a search. Small namespaces are searched exactly.
+    """Return the rows of a search: exact in small namespaces, approximate in large namespaces.
 
-    Large namespaces are searched approximately, or exactly if the approximate search finds too few items.
+    If the approximate search finds too few items, search exactly.
     """
     exact = index.query("search_vectors")
     reach = max(40, (search.offset + search.limit) * max(1, len(index.index.fields)))
@@ -407,12 +379,12 @@ async def list_namespaces(db: Connection, queries: Queries, parameters: Mapping[
 
 
 async def count_reads(db: Connection, queries: Queries, parameters: Mapping[str, Any]) -> None:
-    """Add counts of reads to items. One statement. If it is repeated after a lost connection, reads count twice."""
+    """Add counts of reads to items. A retry after a lost connection can count reads twice."""
     await db.execute(queries.touch_memories, parameters)
 
 
 async def sweep(db: Connection, queries: Queries) -> int:
-    """Delete expired items, with their versions, in small transactions. Return their number."""
+    """Delete expired items and their versions, in small transactions. Return the number of items."""
     total = 0
     while count := await sweep_some(db, queries):
         total += count
@@ -420,7 +392,7 @@ async def sweep(db: Connection, queries: Queries) -> int:
 
 
 async def sweep_some(db: Connection, queries: Queries) -> int:
-    """Delete some expired items, with their versions and embeddings. Return their number. One transaction."""
+    """Delete some expired items, their versions and embeddings. Return the number of items. One transaction."""
     async with db.transaction():
         rows = await db.fetch(queries.sweep_memories, {"count": _SWEPT})
         if rows:
@@ -433,7 +405,7 @@ async def sweep_some(db: Connection, queries: Queries) -> int:
 async def sweep_vectors(runner: Runner, queries: Queries) -> int:
     """Delete embeddings without an item, in small transactions. Return their number.
 
-    Embeddings remain in an index if an item is deleted by a process whose options do not name the index.
+    A process whose options lack an index deletes items, but not their embeddings in this index.
     """
     deleted = 0
     for index in await runner.run(stored_indexes, queries):
@@ -445,10 +417,7 @@ async def sweep_vectors(runner: Runner, queries: Queries) -> int:
 
 
 async def _sweep_page(db: Connection, index: OpenIndex, after: Row) -> tuple[int, Row | None]:
-    """Delete orphaned embeddings of the next page.
-
-    Return their number and the page's last key; `None` as the key if there is no further page.
-    """
+    """Delete orphaned embeddings of the next page. Return their number, and the page's last row or `None`."""
     async with db.transaction():
         where = {"namespace": literal(after[0]), "key": after[1], "field": after[2], "count": _PAGE}
         rows = await db.fetch(index.query("lock_orphaned_vectors"), where)
@@ -459,5 +428,5 @@ async def _sweep_page(db: Connection, index: OpenIndex, after: Row) -> tuple[int
             "keys": [row[1] for row in orphaned],
             "fields": [row[2] for row in orphaned],
         }
-        # An item may have been stored since the previous statement began. This statement sees the item.
+        # This statement also sees items that were stored after the previous statement began.
         return await db.execute(index.query("delete_orphaned_vectors"), named), rows[-1]

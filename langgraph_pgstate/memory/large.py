@@ -1,4 +1,4 @@
-"""Large namespaces, whose items are put into approximate indexes. Other namespaces are searched exactly."""
+"""Large namespaces, whose items are in approximate indexes. Other namespaces are searched exactly."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _LOCK_TIMEOUT: Final = "500ms"
 async def move_large_namespaces(runner: Runner, queries: Queries, size: int = LARGE_SIZE) -> int:
     """Put the items of namespaces that have become large into the approximate indexes. Return their number.
 
-    Transactions are small, so puts and searches continue. Searches of a namespace are exact until all its items are in
-    the indexes. Later items are searched exactly until the next call moves them. Safe to stop and to repeat.
+    Transactions are small, so that puts and searches continue. A namespace is searched exactly until all its items are
+    in the indexes. Later items are searched exactly until the next call. Safe to stop and to repeat.
     """
     await runner.run(find_large, queries, size)
     return await move_waiting(runner, queries)
@@ -34,7 +34,7 @@ async def move_large_namespaces(runner: Runner, queries: Queries, size: int = LA
 async def move_waiting(runner: Runner, queries: Queries) -> int:
     """Put waiting items of known large namespaces into the approximate indexes. Return their number.
 
-    Unlike `move_large_namespaces`, it does not search for new large namespaces: that search reads all items.
+    Unlike `move_large_namespaces`, do not search for new large namespaces, because that reads all items.
     """
     run, moved = runner.run, 0
     for namespace, is_ready in await run(list_unmoved, queries):
@@ -48,13 +48,13 @@ async def move_waiting(runner: Runner, queries: Queries) -> int:
         except PGStateError as error:
             if not error.retryable:
                 raise
-            # Another transaction has locked the rows. The next iteration tries again.
+            # Another transaction has locked the table. The next call tries again.
             _log.info("namespace %s is searched exactly for now: %s", ".".join(namespace), error)
     return moved
 
 
 async def find_large(db: Connection, queries: Queries, size: int) -> None:
-    """Register namespaces that have become large. Their later items are marked as waiting. One statement."""
+    """Register namespaces that have become large. Later items of these namespaces are marked as waiting."""
     await db.execute(queries.find_large_namespaces, {"large_size": size})
 
 
@@ -77,9 +77,9 @@ async def mark_some(
 
 
 async def finish(db: Connection, queries: Queries, namespace: Sequence[str]) -> bool:
-    """Make searches of a namespace approximate if all of its items are in the indexes. One transaction.
+    """Make searches of a namespace approximate if all its items are in the indexes. One transaction.
 
-    It waits for puts that began before the namespace was registered, because their items are not marked as waiting.
+    Wait for puts that began before the namespace was registered, because their items are not marked as waiting.
     """
     named = {"namespace": literal(namespace)}
     async with db.transaction():

@@ -1,4 +1,4 @@
-"""Memories: items with a kind, which are merged when they are remembered again; and the versions of all items."""
+"""Memories, which are items with a kind, and versions of all items."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONTENT: Final = "content"
 # Stands for all kinds in the statements.
 ANY_KIND: Final = "*"
 _PAGE: Final = 1000
-# Dashes and signs are not in this set, so they stay: -5 is not 5, and C++ is not C.
+# Dashes and signs are left out: -5 is not 5, and C++ is not C.
 _PUNCTUATION: Final = ".,;:!?¡¿\"'()[]{}<>…«»“”„‘’`*_"
 
 
@@ -44,11 +44,7 @@ class Owner(NamedTuple):
 
 
 def owner_of(tenant_id: str | None, user_id: str | None, agent: str | None) -> Owner:
-    """Return a validated owner.
-
-    Raises:
-        ConfigurationError: If an id is empty or cannot be stored.
-    """
+    """Return a validated owner."""
     for name, value in (("tenant_id", tenant_id), ("user_id", user_id), ("agent", agent)):
         if value is not None and not identifier(name, value):
             raise ConfigurationError(f"{name} must not be empty")
@@ -62,11 +58,7 @@ def namespace_of(root: str, owner: Owner) -> Namespace:
 
 
 def where_of(owner: Owner, namespace: Sequence[str] | None) -> Namespace:
-    """Return the validated namespace of memories: the given namespace, or the namespace of their owner.
-
-    Raises:
-        InvalidNamespaceError: If the namespace is invalid.
-    """
+    """Return the given namespace, validated, or else the namespace of the owner."""
     return namespace_of(ROOT, owner) if namespace is None else labels_of(namespace)
 
 
@@ -86,11 +78,9 @@ class Told:
     """Validated arguments of `remember`.
 
     Attributes:
-        put: The item. Its key is the digest if the caller has named no key.
-        content: The text.
-        is_named: Whether the caller has named the key.
-        metadata: Further data of the application; `None` if not given.
-        traits: Kind, owner, importance, end and digest.
+        put: The item. Its key is the digest if the caller gave no key.
+        is_named: Whether the caller gave a key.
+        metadata: Data of the application; `None` if not given.
     """
 
     put: Put
@@ -101,11 +91,7 @@ class Told:
 
 
 def kind_of(kind: Any) -> str:
-    """Return a validated kind of a memory.
-
-    Raises:
-        ConfigurationError: If the value is not a kind.
-    """
+    """Return a validated kind of a memory."""
     if not identifier("kind", kind) or kind in (ANY_KIND, NOTES):
         raise ConfigurationError(f"kind must be a word such as 'fact', and neither 'notes' nor '*', not {kind!r}")
     return str(kind)
@@ -123,12 +109,7 @@ def told_of(
     metadata: Mapping[str, Any] | None,
     ttl: float | None,
 ) -> Told:
-    """Validate the arguments of `remember`.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-        SerializationError: If the metadata cannot be stored.
-    """
+    """Validate the arguments of `remember`."""
     if not isinstance(content, str) or not content.strip():
         raise ArgumentTypeError(f"content must be a non-empty text, not {content!r}")
     importance = _importance_of(importance)
@@ -153,11 +134,7 @@ def _importance_of(importance: Any) -> float | None:
 
 
 def end_of(expires_at: datetime | None) -> datetime | None:
-    """Return a validated time at which a memory ends, or `None`.
-
-    Raises:
-        ConfigurationError: If the time has no time zone, or is not in the future.
-    """
+    """Return a validated time at which a memory ends, or `None`."""
     found = stored_time_of("expires_at", expires_at)
     if found is not None and found <= datetime.now(found.tzinfo):
         raise ConfigurationError(f"expires_at must be in the future, not {found.isoformat()}")
@@ -178,8 +155,8 @@ async def remember(
 ) -> Memory:
     """Store a memory, or count a repetition. One transaction, which locks the namespace.
 
-    If a memory with the same words exists, only a repetition is counted. If a similar memory exists, it is replaced and
-    kept as a version. If the call is repeated after a lost connection, a repetition may be counted twice.
+    If a memory with the same words exists, only count a repetition. A similar memory is replaced, and kept as a
+    version. A retry after a lost connection can count a repetition twice.
     """
     put, traits = told.put, told.traits
     if db.keys is not None and not told.is_named:
@@ -206,7 +183,7 @@ async def remember(
                 if similar is not None:
                     key, traits = similar, replace(traits, duplicates=1)
                 elif found:
-                    # The key made from this content is taken by a memory that had this content before it was edited.
+                    # The key made from this content belongs to a memory that was edited since.
                     key = uuid4().hex
             await items.put(
                 db,
@@ -226,10 +203,7 @@ async def remember(
 async def _find_similar(
     db: Connection, queries: Queries, told: Told, embedded: Sequence[Embedded], similarity: float | None
 ) -> str | None:
-    """Return the key of the stored memory that is most similar to a new memory; `None` if none is similar enough.
-
-    In a large namespace, only the nearest memories of the approximate index are compared.
-    """
+    """Return the key of the most similar stored memory; `None` if no memory is similar enough."""
     index = next((one for one in reversed(embedded) if one.index.is_complete and one.vectors), None)
     if similarity is None or index is None or index.index.index.distance != "cosine":
         return None
@@ -245,7 +219,7 @@ async def _find_similar(
             "embedding": Packed(packed(index.vectors[0], index.index.index.dims)),
         },
     )
-    # Texts that differ in a number are similar but mean different things.
+    # Texts that differ in a number have similar embeddings, but different meanings.
     numbers = _numbers(told.content)
     return next(
         (key for key, value, apart in found if 1 - apart >= similarity and _numbers(text_of(value)) == numbers), None
@@ -253,7 +227,7 @@ async def _find_similar(
 
 
 def text_of(value: Mapping[str, Any]) -> str:
-    """Return the text of a memory; an empty one if its value has none."""
+    """Return the text of a memory; an empty text if the value has none."""
     text = value.get(CONTENT)
     return text if isinstance(text, str) else ""
 
@@ -263,7 +237,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def memory_of(row: Row) -> Memory:
-    """Return a memory."""
+    """Return the memory of a row."""
     namespace, key, version, value, *others = row
     metadata = value.get("metadata")
     return Memory(
@@ -283,9 +257,6 @@ class Recall:
     Attributes:
         prefix: Labels with which namespaces begin.
         query: The text to search for; `None` for the newest memories.
-        kinds: Kinds of memories.
-        limit: Number of memories.
-        importance_weight: How much importance counts, from 0 to 1.
         half_lives: By kind, the seconds in which the rank score halves.
     """
 
@@ -306,11 +277,7 @@ def recall_of(
     half_lives: Mapping[str, timedelta] | None,
     importance_weight: float,
 ) -> Recall:
-    """Validate the arguments of `recall`.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Validate the arguments of `recall`."""
     if query is not None:
         identifier("query", query)
     weight = _importance_of(importance_weight)
@@ -324,21 +291,14 @@ def recall_of(
 
 
 def kinds_of(kinds: Sequence[str] | None) -> tuple[str, ...]:
-    """Return validated kinds; `*` for all of them.
-
-    Raises:
-        ConfigurationError: If a value is not a kind.
-    """
+    """Return validated kinds; `*` for all of them."""
     return (ANY_KIND,) if kinds is None else tuple(map(kind_of, several("kinds", kinds)))
 
 
 async def recall_as_of(
     db: Connection, queries: Queries, recall: Recall, as_of: datetime, language: str
 ) -> list[Memory]:
-    """Return the memories that were valid at a time. One round trip.
-
-    The more words of the query a memory has, the earlier it comes. Importance and age count, too.
-    """
+    """Return the memories that were valid at a time, best match first. One round trip."""
     rows = await db.fetch(
         queries.recall_as_of,
         {
@@ -357,7 +317,7 @@ async def recall_as_of(
 
 
 async def complete(db: Connection, queries: Queries, found: Sequence[FoundItem]) -> list[Memory]:
-    """Return the results of a search as memories, without memories that were deleted meanwhile. One round trip."""
+    """Return found items as memories, except memories that were deleted meanwhile. One round trip."""
     if not found:
         return []
     keys = {"namespaces": [literal(one.namespace) for one in found], "keys": [one.key for one in found]}
@@ -378,10 +338,8 @@ class Forgetting:
     """Validated arguments of `forget`.
 
     Attributes:
-        prefix: The namespace, or labels with which namespaces begin.
-        key: Only the memory with this key in the namespace.
-        kinds: Only these kinds.
-        purges: Whether the memories' versions are deleted, too.
+        prefix: The namespace of `key`; without a key, labels with which namespaces begin.
+        purges: Whether to delete versions, too.
     """
 
     prefix: Namespace
@@ -393,7 +351,7 @@ class Forgetting:
     def parameters(self) -> dict[str, Any]:
         """The parameters of the statements that find the memories."""
         where = literal(self.prefix)
-        # This range has only the namespace `prefix`. The next one in order is `prefix` with the smallest label added.
+        # No other namespace sorts between these bounds.
         exact = {"lower": where, "upper": literal([*self.prefix, "\x01"])}
         return {
             **(range_of(self.prefix)._asdict() if self.key is None else exact),
@@ -406,11 +364,7 @@ class Forgetting:
 def forgetting_of(
     owner: Owner, namespace: Sequence[str] | None, key: str | None, kinds: Sequence[str] | None, purges: bool
 ) -> Forgetting:
-    """Validate which memories are to be deleted.
-
-    Raises:
-        ConfigurationError: If an argument is invalid, or no argument selects memories.
-    """
+    """Validate the arguments of `forget`."""
     if key is None and namespace is None and not any(owner):
         raise ConfigurationError("forget must be given a key, a namespace, or a user_id, agent or tenant_id")
     if key is not None:
@@ -428,7 +382,7 @@ async def forget_some(
     history: int,
     deleted_by: str | None,
 ) -> int | None:
-    """Delete some memories; return the number, or `None` if there are no more. Small transactions; safe to repeat."""
+    """Delete some memories. Return their number, or `None` if there are no more. Safe to repeat."""
     parameters = {**forgetting.parameters, "purges": forgetting.purges}
     found = [(tuple(row[0]), row[1]) for row in await db.fetch(queries.find_memories, parameters)]
     if not found:
@@ -438,7 +392,7 @@ async def forget_some(
 
 
 async def purge_versions(db: Connection, queries: Queries, forgetting: Forgetting) -> None:
-    """Delete the versions of memories that were deleted before, in small transactions. Safe to repeat."""
+    """Delete the versions of memories that are deleted already, in small transactions. Safe to repeat."""
     while await db.execute(queries.purge_versions, forgetting.parameters) == _PAGE:
         pass
 
@@ -453,18 +407,14 @@ async def list_versions(
     before: int | None = None,
     version: int | None = None,
 ) -> list[MemoryVersion]:
-    """Return versions of an item, newest first; none if it has expired. One round trip."""
+    """Return versions of an item, newest first; none if the item has expired. One round trip."""
     parameters = {"namespace": literal(namespace), "key": key, "before": before, "version": version}
     rows = await db.fetch(queries.list_memory_versions, {**parameters, "page_size": limit})
     return [MemoryVersion(tuple(row[0]), *row[1:]) for row in rows]
 
 
 async def version_to_restore(db: Connection, queries: Queries, namespace: Namespace, key: str, version: int) -> Row:
-    """Return a version of an item, with the item's index options and the time at which it ends. One round trip.
-
-    Raises:
-        NotFoundError: If there is no such version.
-    """
+    """Return a version of an item, with the item's present index fields and expiry. One round trip."""
     parameters = {"namespace": literal(namespace), "key": key, "version": version}
     rows = await db.fetch(queries.get_version_to_restore, parameters)
     if not rows:
@@ -473,22 +423,14 @@ async def version_to_restore(db: Connection, queries: Queries, namespace: Namesp
 
 
 def version_of(version: Any, *, name: str = "version", least: int = 1) -> int:
-    """Return a validated number of a version.
-
-    Raises:
-        ConfigurationError: If the value is not a version's number.
-    """
+    """Return a validated version number."""
     if isinstance(version, bool) or not isinstance(version, int) or not least <= version < 2**31:
         raise ConfigurationError(f"{name} must be the number of a version, {least} or more, not {version!r}")
     return version
 
 
 def as_of_of(as_of: datetime | None) -> datetime | None:
-    """Return a validated time as of which memories are read, or `None`.
-
-    Raises:
-        ConfigurationError: If the time has no time zone.
-    """
+    """Return a validated time as of which memories are read, or `None`."""
     return time_of("as_of", as_of)
 
 
@@ -505,11 +447,7 @@ async def put_if_unchanged(
     expected_version: int,
     is_unindexed: bool = False,
 ) -> MemoryVersion:
-    """Store an item if it has the expected version. Two round trips; safe to repeat.
-
-    Raises:
-        StaleMemoryError: If the item has another version, unless it already has the new value.
-    """
+    """Store an item if it has the expected version. Two round trips; safe to repeat."""
     is_stored = await items.put(
         db,
         queries,
@@ -535,10 +473,7 @@ async def put_if_unchanged(
 
 
 def _stale(namespace: Namespace, key: str, expected_version: int, newest: Sequence[MemoryVersion]) -> StaleMemoryError:
-    """Return the error for a change of an item whose version is not the expected one.
-
-    `newest` holds the newest version of the item, or nothing if the item has no versions.
-    """
+    """Return the error for an item of an unexpected version. `newest` has at most one version."""
     if not newest:
         return StaleMemoryError(namespace, key, expected_version, 0, None, None)
     (one,) = newest
@@ -548,13 +483,7 @@ def _stale(namespace: Namespace, key: str, expected_version: int, newest: Sequen
 
 
 async def version_to_change(db: Connection, queries: Queries, namespace: Namespace, key: str, version: int) -> Row:
-    """Return the current version of an item, with its index options and the time at which it ends.
-
-    Two round trips at most.
-
-    Raises:
-        StaleMemoryError: If the item has another version.
-    """
+    """Return the current version of an item, with the item's index fields and expiry."""
     newest = await list_versions(db, queries, namespace, key, limit=1)
     if not newest or newest[0].is_deleted or newest[0].version != version:
         raise _stale(namespace, key, version, newest)
@@ -573,11 +502,7 @@ async def remove(
     deleted_by: str | None,
     expected_version: int,
 ) -> None:
-    """Delete an item if it has the expected version. One transaction; safe to repeat.
-
-    Raises:
-        StaleMemoryError: If the item has another version.
-    """
+    """Delete an item if it has the expected version. One transaction; safe to repeat."""
     where = {"namespace": literal(namespace), "key": key}
     async with db.transaction():
         rows = await db.fetch(queries.lock_memory, where)

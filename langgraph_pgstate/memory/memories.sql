@@ -1,7 +1,7 @@
 -- name: put_memories
--- Store items, keep replaced values as earlier versions, and return a row for each stored item. Locks the replaced
--- rows, in a fixed order. Items that another call has just made, or that have an unexpected version, are left out.
--- Expired values are not kept as versions. Every version of progress notes is kept.
+-- Store items, keep replaced values as earlier versions, and return a row for each stored item. Locks the replaced rows
+-- in a fixed order, so that calls cannot deadlock. Leaves out items that another call has just made, and items of an
+-- unexpected version. Expired values are not kept. Every version of progress notes is kept.
 -- seals: memories.value from contents with namespace = namespaces, key = keys
 -- seals: memories.words from words with namespace = namespaces, key = keys
 -- seals: memories.digest from digest with namespace = namespaces
@@ -93,8 +93,8 @@ WITH clock AS MATERIALIZED (
 SELECT w.namespace FROM written w;
 
 -- name: delete_memories
--- Delete items, and keep each as an earlier version. If `purges`, delete the versions, too. Return the deleted items.
--- Expired items are not kept as versions.
+-- Delete items, and return the deleted items. Each is kept as an earlier version, unless the item has expired. If
+-- `purges`, delete the versions, too.
 -- leaves: memories.value
 -- leaves: memory_versions.value
 WITH clock AS MATERIALIZED (
@@ -128,8 +128,7 @@ WITH clock AS MATERIALIZED (
 SELECT gone.namespace, gone.key FROM gone WHERE NOT gone.is_expired;
 
 -- name: replace_words
--- Replace the words of an item or, if `are_missing`, store words for an item that has none. The item must still have
--- the given value.
+-- Replace the words of an item that still has the given value. If `are_missing`, the item must have no words yet.
 -- leaves: memories.value
 -- seals: memories.words from words
 WITH given AS MATERIALIZED (
@@ -140,9 +139,8 @@ WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::te
     AND (m.words IS NULL) = :are_missing::boolean;
 
 -- name: set_planning
--- Set how the prepared statements of this transaction are planned. With `force_generic_plan` they are planned once,
--- because planning takes longer than execution. With `force_custom_plan` they are planned at each call, for the number
--- of items. Compilation by JIT is off.
+-- Set how prepared statements of this transaction are planned: once (`force_generic_plan`), if planning takes longer
+-- than execution, or at each call for the number of items (`force_custom_plan`). Turn JIT compilation off.
 SELECT set_config('plan_cache_mode', :mode::text, true), set_config('jit', 'off', true);
 
 -- name: get_memory
@@ -173,7 +171,8 @@ LIMIT :page_size::integer OFFSET :offset::integer;
 
 -- name: list_namespaces
 -- Return a page of the namespaces of a range, truncated to a number of labels, in order. Each step of the recursion
--- finds the next namespace by the primary key, so that not all items are read. A star in `:matches` is any label.
+-- finds the next namespace by the primary key, which is faster than reading all items. A star in `:matches` is any
+-- label.
 WITH RECURSIVE found (namespace) AS (
     (
         SELECT m.namespace[1:coalesce(:max_depth::integer, 1000)] FROM /*schema*/memories m
@@ -218,7 +217,7 @@ LIMIT :page_size::integer OFFSET :offset::integer;
 -- Add counts of reads to items, and extend times to live.
 UPDATE /*schema*/memories m SET
     accessed_at = now(), access_count = m.access_count + g.count,
-    -- Use UTC, because addition in the session's time zone is not immutable, as Citus requires here.
+    -- Use UTC, because Citus requires an immutable expression. Addition in the session's time zone is not immutable.
     expires_at = CASE WHEN g.refreshes AND m.ttl IS NOT NULL
         THEN (g.at AT TIME ZONE 'UTC' + m.ttl) AT TIME ZONE 'UTC' ELSE m.expires_at END
 FROM (SELECT now() AS at, r.* FROM unnest(:namespaces::text[], :keys::text[], :counts::integer[], :refreshed::boolean[])
@@ -239,8 +238,8 @@ WITH expired AS MATERIALIZED (
 SELECT g.namespace, g.key FROM gone g;
 
 -- name: search_words
--- Return a page of the items of a range of namespaces. Items that have words of a query come first, by BM25 with each
--- word counted once, so that rare words rank before common words. Then come the other items, last stored first.
+-- Return a page of the items of a range of namespaces. Items with words of the query come first, sorted by BM25 with
+-- each word counted once. The other items follow, last stored first.
 -- opens: memories.value from value
 -- matches: memories.value from operands
 -- searches: memories.words from query

@@ -16,15 +16,15 @@ Namespace = tuple[str, ...]
 
 # No label begins with this noncharacter, so an array with it sorts after all namespaces.
 _LAST: Final = "\U0010ffff"
-# Bytes of a namespace in an index entry besides the texts of its labels: once for the array, and for each label.
+# Bytes in an index entry besides the texts of labels: for the array, and for each label.
 _ARRAY_BYTES, _LABEL_BYTES = 24, 8
 
 
 class Range(NamedTuple):
-    """The namespaces that begin with some labels. They sort at or after `lower`, and before `upper` (array literals).
+    """The bounds of the namespaces that begin with some labels, as array literals.
 
-    `upper` has the same labels, with `\\x01` added to the last label. The longer label sorts right after the original
-    one, because `\\x01` is the smallest character of a label. Without labels, `upper` sorts after all namespaces.
+    `upper` is excluded. It has the same labels, with `\\x01`, the smallest character, added to the last label. Without
+    labels, `upper` sorts after all namespaces.
     """
 
     lower: str
@@ -32,12 +32,7 @@ class Range(NamedTuple):
 
 
 def labels_of(labels: Sequence[str], *, what: str = "namespace", can_be_empty: bool = False) -> Namespace:
-    """Return validated labels.
-
-    Raises:
-        InvalidNamespaceError: If there is no label, or a label is not a string, is empty, or cannot be stored.
-        ConfigurationError: If the labels do not fit into an index entry.
-    """
+    """Return validated labels."""
     if isinstance(labels, str) or not isinstance(labels, Sequence):
         raise InvalidNamespaceError(f"{what} must be a sequence of labels, not {labels!r}")
     found = tuple(labels)
@@ -54,11 +49,7 @@ def labels_of(labels: Sequence[str], *, what: str = "namespace", can_be_empty: b
 
 
 def check_size(namespace: Namespace, key: str) -> None:
-    """Check that a namespace and a key fit into an index entry.
-
-    Raises:
-        ConfigurationError: If namespace and key are too long.
-    """
+    """Check that a namespace and a key fit into an index entry."""
     size = _ARRAY_BYTES + len(key.encode()) + sum(len(label.encode()) + _LABEL_BYTES for label in namespace)
     if size > MAX_KEY_BYTES:
         raise ConfigurationError(

@@ -86,11 +86,11 @@ class AsyncNotes(_Notes):
             next_action: The next step.
             context: Other facts that the next session needs.
             expected_version: The version that must be current; by default the version that was read.
-            by: Name of the person or service that saves them; by default the user of the running graph.
+            by: Name of the person or service that saves the notes; by default the user of the running graph.
 
         Raises:
-            StaleMemoryError: If another writer has changed the notes. The error names writer and time. Call `read`, and
-                try again.
+            StaleMemoryError: If another writer has changed the notes. The error names writer and time.
+                Call `read`, then `save` again.
             ConfigurationError: If an argument is invalid.
             SerializationError: If a text cannot be stored.
         """
@@ -134,7 +134,7 @@ class AsyncNotes(_Notes):
 
         Args:
             a: Number of the earlier version.
-            b: Number of the later version; by default the one that was read or saved last.
+            b: Number of the later version; by default the version that was read or saved last.
 
         Raises:
             NotFoundError: If there is no such version.
@@ -181,7 +181,7 @@ class Notes(_Notes):
         next_action: The next step.
         context: Other facts that the next session needs.
         changed_by: User or service that saved this version.
-        changed_at: Time at which it was saved; `None` if there are no notes yet.
+        changed_at: Time at which this version was saved; `None` if there are no notes yet.
     """
 
     read = blocking(AsyncNotes.read)

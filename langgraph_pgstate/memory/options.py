@@ -1,7 +1,4 @@
-"""Options of a store: indexes, times to live, versions.
-
-An option that LangGraph's `PostgresStore` has, too, has the same name and form here.
-"""
+"""Options of a store. Options of LangGraph's `PostgresStore` have the same names and forms here."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ VectorType = Literal["vector", "halfvec"]
 
 OPERATORS: Final[Mapping[str, str]] = {"cosine": "<=>", "l2": "<->", "inner_product": "<#>"}
 OPERATOR_CLASSES: Final[Mapping[str, str]] = {"cosine": "cosine_ops", "l2": "l2_ops", "inner_product": "ip_ops"}
-# Maximum number of dimensions that pgvector can index and that fit into a page.
+# Maximum numbers of dimensions that pgvector can index.
 _MAX_DIMS: Final = {"vector": 2000, "halfvec": 4000}
 _KEYS: Final = ("name", "dims", "embed", "fields", "distance_type", "ann_index_config")
 _TTL_KEYS: Final = ("default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes")
@@ -43,9 +40,9 @@ class IndexOptions(TypedDict, total=False):
         embed: LangChain's embeddings, a function of texts (also an async one), or a name like `openai:…`.
         fields: Paths of the fields that are embedded; the whole value by default.
         distance_type: `cosine`, the default, `l2` or `inner_product`.
-        ann_index_config: Options of the approximate index of large namespaces. `vector_type` is `vector`, the default,
-            for up to 2,000 dimensions, or `halfvec` for up to 4,000, which takes half the space. `kind` is `hnsw`, or
-            `flat` for exact searches only. `m` and `ef_construction` are those of `hnsw`.
+        ann_index_config: Options of the approximate index of large namespaces. `vector_type` is `vector`, the default
+            for up to 2,000 dimensions, or `halfvec`, for up to 4,000 in half the space. `kind` is `hnsw`, or `flat` for
+            exact searches only. `m` and `ef_construction` are options of `hnsw`.
     """
 
     name: str
@@ -72,14 +69,15 @@ class MemoryOptions(TypedDict, total=False):
     """Options of `PGMemoryStore` and `AsyncPGMemoryStore`.
 
     Attributes:
-        index: Options of the index of embeddings, or a list of such options, one for each model, the preferred model
-            last. Without an index, items are searched by words only.
+        index: Options of the index of embeddings, or a list with one mapping for each model, the preferred model last.
+            Without an index, items are searched by words only.
         ttl: Times to live, as `PostgresStore` takes them. Expired items are never returned.
-        namespaces: Options of items whose namespace begins with some labels. If several match, the longest apply.
+        namespaces: Options of items, by the labels with which their namespaces begin. More labels take precedence.
         language: Configuration of PostgreSQL's full-text search, such as `english`; `simple` by default.
         history: Number of earlier versions kept of each item, 20 by default; `None` for all, 0 for none.
-        merge_similarity: Minimum similarity, from 0 to 1, at which a memory replaces another memory of its namespace
-            and kind; 0.95 by default. It requires an index whose distance is `cosine`. `None` merges only equal texts.
+        merge_similarity: Minimum similarity, from 0 to 1, at which a new memory replaces a memory of the same namespace
+            and kind; 0.95 by default. Requires an index with the distance `cosine`. With `None`, only equal texts are
+            merged.
     """
 
     index: IndexOptions | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
@@ -134,16 +132,12 @@ class Settings:
         found: tuple[Mapping[str, Any], ...] = tuple(
             given for labels, given in self.namespaces if namespace[: len(labels)] == labels
         )
-        # The options with the most labels are first, and take precedence.
+        # Options with the most labels are first, and take precedence.
         return next((given[name] for given in found if name in given), default)
 
 
 def settings_of(options: MemoryOptions) -> Settings:
-    """Validate the options of a store.
-
-    Raises:
-        ConfigurationError: If an option is invalid.
-    """
+    """Validate the options of a store."""
     if unknown := options.keys() - MemoryOptions.__annotations__.keys():
         raise ArgumentTypeError(
             f"options must be among {', '.join(sorted(MemoryOptions.__annotations__))}, not {min(unknown)!r}"
@@ -240,11 +234,7 @@ def _ttl(ttl: Any) -> TTLConfig | None:
 
 
 def minutes_of(ttl: Any) -> float:
-    """Return a validated time to live in minutes.
-
-    Raises:
-        ConfigurationError: If the value is not a number of minutes, more than 0 and less than 1,000 years.
-    """
+    """Return a validated time to live in minutes."""
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < 1000 * 366 * 24 * 60:
         raise ConfigurationError(f"ttl must be a number of minutes, more than 0 and less than 1,000 years, not {ttl!r}")
     return float(ttl)

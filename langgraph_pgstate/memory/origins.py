@@ -21,11 +21,7 @@ class Origin(NamedTuple):
 
 
 def current_origin(run_of: RunOf | None) -> Origin:
-    """Return the origin of memories that the running task stores; an empty one outside of a graph.
-
-    Args:
-        run_of: Returns the id of the recorded run to which a config belongs.
-    """
+    """Return the origin of memories that the running task stores; an empty origin outside of a graph."""
     config = var_child_runnable_config.get()
     if not config:
         return Origin()

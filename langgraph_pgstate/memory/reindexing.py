@@ -1,4 +1,4 @@
-"""Embedding of items that an index lacks, because they were stored before it was made or because a model failed."""
+"""Embedding of items that an index lacks: items older than the index, and items for which a model failed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,19 @@ _BATCH: Final = 200
 
 
 async def begin(db: Connection, queries: Queries, names: Sequence[str]) -> Any | None:
-    """Return the present time, for `finish`, if an item waits for embeddings or an index is incomplete; else `None`."""
+    """Return the server's time, for `finish`; `None` if no item needs embeddings."""
     if not await db.fetch(queries.is_indexing_needed, {"names": [*names]}):
         return None
     return (await db.fetch(queries.get_time, {}))[0][0]
 
 
 async def claim(db: Connection, queries: Queries, names: Sequence[str], indexer: str) -> bool:
-    """Claim, for one call, the work of embedding items that indexes lack; or renew the claim.
-
-    Return whether the call has the claim.
-    """
+    """Claim the embedding of missing items for one call, or renew the claim. Return whether the call has the claim."""
     return await db.execute(queries.claim_indexing, {"names": [*names], "indexer": indexer}) == len(names)
 
 
 async def release(db: Connection, queries: Queries, indexer: str) -> None:
-    """Release the claim, so that another call can embed items. One statement; safe to repeat."""
+    """Release the claim. Safe to repeat."""
     await db.execute(queries.release_indexing, {"indexer": indexer})
 
 
@@ -65,7 +62,7 @@ async def add(
 
 
 async def finish(db: Connection, queries: Queries, names: Sequence[str], until: Any) -> None:
-    """Let searches use indexes that have all items. One transaction; safe to repeat."""
+    """Mark indexes as complete, so that searches use them, and items as indexed. One transaction; safe to repeat."""
     await db.execute_together(
         [
             (queries.complete_memory_indexes, {"names": [*names]}),

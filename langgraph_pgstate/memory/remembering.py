@@ -1,4 +1,4 @@
-"""The part of both stores that remembers, recalls and forgets, and returns versions of items."""
+"""The methods of both stores that remember, recall and forget memories, and return versions of items."""
 
 from __future__ import annotations
 
@@ -69,28 +69,28 @@ class AsyncMemories:
     ) -> Memory:
         """Store a memory, or count a duplicate of a stored memory.
 
-        A content that differs from a memory of the same namespace and kind only in case, spaces and punctuation is a
-        duplicate. The memory then gets the greater importance and the later end. A similar content (`merge_similarity`)
-        replaces the memory, whose old version is kept. All this is one transaction, so of two equal calls at once, one
-        stores the memory and the other counts a duplicate. Embeddings are requested before the transaction.
+        A duplicate has the namespace and kind of a stored memory, and differs at most in case, spaces and punctuation.
+        The stored memory gets the greater importance and the later end. A similar content (`merge_similarity`) replaces
+        the stored memory, and the old version is kept. One transaction: of two equal calls at once, one stores the
+        memory, and the other counts a duplicate.
 
         Args:
             content: The text of the memory.
             kind: `fact`, `preference`, `interaction`, `summary`, or a kind of your own.
-            key: A name, such as `diet`. The memory replaces an earlier memory of this name. By default a digest of
+            key: A name, such as `diet`. The memory replaces an earlier memory of this name. By default, a digest of
                 kind and content; with encryption, a random text.
             user_id: User whom the memory is about.
-            agent: Agent that stores it.
+            agent: Agent that stores the memory.
             tenant_id: Tenant whose memory it is.
             importance: From 0 to 1.
-            expires_at: Time at which it ends; by default after the `default_ttl` of the store, or never.
+            expires_at: Time at which the memory ends; by default after the `default_ttl` of the store, or never.
             metadata: Further data, as JSON.
-            thread_id: Thread in which it is stored; by default the thread of the running graph.
-            run_id: Run that stores it; by default the run that calls, if it runs on this thread.
+            thread_id: Thread in which the memory is stored; by default the thread of the running graph.
+            run_id: Run that stores the memory; by default the calling run, if it runs on this thread.
             checkpoint_id: Checkpoint from which the storing superstep starts; by default that of the running superstep.
-            message_id: Message that caused it.
+            message_id: Message that caused the memory.
             namespace: The namespace; by default `("memories", "tenant", …, "user", …, "agent", …)` with the given ids.
-            by: Name of the person or service that stores it; by default the user of the running graph.
+            by: Name of the person or service that stores the memory; by default the user of the running graph.
 
         Raises:
             InvalidNamespaceError: If the namespace is invalid.
@@ -115,7 +115,7 @@ class AsyncMemories:
         )
         origin = self.origin(by)
         if thread_id is not None and thread_id != origin.thread_id:
-            # The current run and checkpoint belong to another thread, so they are not the origin.
+            # The current run and checkpoint belong to another thread.
             origin = Origin(origin.changed_by, text_of("thread_id", thread_id))
         if run_id is not None:
             origin = origin._replace(run_id=text_of("run_id", run_id))
@@ -149,22 +149,22 @@ class AsyncMemories:
         importance_weight: float = 0.0,
         namespace: Sequence[str] | None = None,
     ) -> list[Memory]:
-        """Return memories, best match of a query first; without a query, last remembered first. Two round trips.
+        """Return memories, best match of a query first; without a query, last remembered first.
 
-        Only memories whose namespace begins with the given parts are read. With `user_id` alone, these are the user's
-        memories of all agents. For memories that were stored with a tenant, `tenant_id` is required.
+        The namespace of a memory must begin with the given ids, in the order tenant, user, agent. `user_id` alone finds
+        the user's memories of all agents, except memories that were stored with a tenant.
 
         Args:
             query: The text to search for.
-            user_id: User whom they are about.
-            agent: Agent that stored them.
+            user_id: User whom the memories are about.
+            agent: Agent that stored the memories.
             tenant_id: Tenant.
             kinds: Only these kinds.
             limit: Maximum number of memories.
-            as_of: Return the versions that were valid at this time, if they are still kept. They are found by words
+            as_of: Return versions that were valid at this time and are still kept. Such versions are found by words
                 only. Memories that have expired by now are left out.
-            half_lives: By kind, the time in which the rank score of a memory halves. It begins when the memory was last
-                remembered. Memories of a kind without a half-life keep their score.
+            half_lives: By kind, the time in which the rank score of a memory halves, from when the memory was last
+                remembered. Memories of other kinds keep their score.
             importance_weight: Weight of the importance, from 0, the default, to 1. With 1, a memory of importance 1
                 counts three times as much as a memory of importance 0.
             namespace: Labels with which the namespaces begin, instead of labels made from the ids.
@@ -207,16 +207,16 @@ class AsyncMemories:
         """Delete memories, and return their number. Items that are not memories are kept. Safe to repeat.
 
         Args:
-            key: Only the memory with this key in the namespace that the other arguments name. Without a key, all
-                memories whose namespace is or begins with that namespace.
-            user_id: User whom they are about.
-            agent: Agent that stored them.
+            key: Only the memory with this key, in exactly the namespace that the other arguments name. Without a key,
+                memories of all namespaces that begin with this namespace are deleted.
+            user_id: User whom the memories are about.
+            agent: Agent that stored the memories.
             tenant_id: Tenant.
             kinds: Only these kinds.
             namespace: The namespace, instead of a namespace made from the ids.
-            purge: Whether to delete the versions, too. Then versions of memories that were forgotten earlier are also
-                deleted. If false, `restore` can store the memories again.
-            by: Name of the person or service that deletes them; by default the user of the running graph.
+            purge: Whether to delete all versions, including those of memories that were forgotten earlier. If false,
+                `restore` can store the memories again.
+            by: Name of the person or service that deletes the memories; by default the user of the running graph.
 
         Raises:
             ConfigurationError: If an argument is invalid, or no key, owner or namespace is given.
@@ -236,8 +236,8 @@ class AsyncMemories:
     ) -> list[MemoryVersion]:
         """Return the versions of an item, newest first, each with its value, author, time and run.
 
-        `history` of the store limits the number of earlier versions. All versions of progress notes are kept. An
-        expired item has no versions.
+        The store's option `history` limits the number of earlier versions, except of progress notes. An expired item
+        has no versions.
 
         Args:
             namespace: Namespace of the item, or of the memory.
@@ -265,7 +265,7 @@ class AsyncMemories:
     ) -> MemoryVersion:
         """Store an earlier version of an item as a new version, even if the item was deleted.
 
-        The new version expires at the time at which the current version would expire.
+        The new version expires when the current version would expire.
 
         Args:
             namespace: Namespace of the item, or of the memory.
@@ -273,7 +273,7 @@ class AsyncMemories:
             version: Number of the version to store again.
             expected_version: Restore only if this is the current version; 0 to restore only a deleted item. By default,
                 restore in any case.
-            by: Name of the person or service that restores it; by default the user of the running graph.
+            by: Name of the person or service that restores the item; by default the user of the running graph.
 
         Raises:
             NotFoundError: If there is no such version, or the item has expired.
@@ -307,7 +307,7 @@ class AsyncMemories:
             key: The key.
             value: The new value. The text of a memory is under the key `content`.
             expected_version: The version that must be current.
-            by: Name of the person or service that changes it; by default the user of the running graph.
+            by: Name of the person or service that changes the item; by default the user of the running graph.
 
         Raises:
             StaleMemoryError: If another writer has changed or deleted the item. The error names writer and time.
@@ -336,7 +336,7 @@ class AsyncMemories:
             key: The key.
             expected_version: The version that must be current.
             purge: Whether to delete the item's versions, too. If false, `restore` can store the item again.
-            by: Name of the person or service that deletes it; by default the user of the running graph.
+            by: Name of the person or service that deletes the item; by default the user of the running graph.
 
         Raises:
             StaleMemoryError: If another writer has changed or deleted the item. The error names writer and time.
@@ -384,7 +384,7 @@ class AsyncMemories:
     ) -> Page[StoredItem]:
         """Return a page of stored items, memories and notes, last stored first. One round trip.
 
-        Unlike a search, it does not count reads and does not extend times to live.
+        This does not count as a read, and does not extend times to live.
 
         Args:
             user_id: Only items about this user.
@@ -416,8 +416,8 @@ class AsyncMemories:
         """Return the versions of items that were stored in a thread, newest first. One round trip.
 
         Args:
-            thread_id: The thread. With `message_ids`, versions stored in threads from which it was forked are included.
-            run_id: Only versions that this run has stored.
+            thread_id: The thread. With `message_ids`, also the threads from which it was forked.
+            run_id: Only versions that this run has stored. Ignored with `message_ids`.
             message_ids: Only versions that these messages have caused.
             limit: Maximum number of versions.
 

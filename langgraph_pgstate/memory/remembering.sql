@@ -38,8 +38,8 @@ WHERE m.kind IS NOT NULL AND (m.expires_at IS NULL OR m.expires_at > now())
 ORDER BY g.number;
 
 -- name: recall_as_of
--- Return a page of the memories of a range of namespaces that were valid at a time. The more words of the query a
--- memory has, the earlier it comes. Importance and age count, too. Memories that have expired by now are left out.
+-- Return a page of the memories of a range of namespaces that were valid at a time. Memories are sorted by the number
+-- of words of the query, importance and age. Memories that have expired by now are left out.
 -- opens: memories.value from value
 -- leaves: memory_versions.value
 -- searches: memory_versions.value from query
@@ -89,8 +89,8 @@ ORDER BY r.rank_score DESC, r.valid_from DESC, r.namespace, r.key
 LIMIT :page_size::integer;
 
 -- name: find_memories
--- Return the keys of memories of a range of namespaces, all or only those with the given key and kinds. Expired
--- memories are included only if `purges`.
+-- Return the keys of memories of a range of namespaces, with the given key and kinds if given. Expired memories are
+-- included only if `purges`.
 SELECT m.namespace, m.key FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[]
     AND coalesce(m.key = :key::text, true) AND m.kind IS NOT NULL
@@ -99,7 +99,7 @@ WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATO
 ORDER BY m.namespace, m.key LIMIT :page_size::integer;
 
 -- name: purge_versions
--- Delete some earlier versions of memories of a range of namespaces, all or only those with the given key and kinds.
+-- Delete some earlier versions of memories of a range of namespaces, with the given key and kinds if given.
 DELETE FROM /*schema*/memory_versions v USING (
     SELECT o.namespace, o.key, o.version FROM /*schema*/memory_versions o
     WHERE o.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND o.namespace OPERATOR(pg_catalog.<) :upper::text[]
@@ -135,7 +135,7 @@ ORDER BY a.version DESC
 LIMIT :page_size::integer;
 
 -- name: get_version_to_restore
--- Return a version of an item with its value and properties, and the item's present index fields and expiry.
+-- Return a version of an item, with the item's present index fields and expiry.
 -- opens: memories.value from value
 -- leaves: memory_versions.value
 SELECT a.value, a.kind, a.user_id, a.agent, a.tenant_id, a.importance, n.index_fields,

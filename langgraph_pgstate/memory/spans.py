@@ -24,8 +24,8 @@ def recorded(
     """Record each call of a method of a store as a span, if a recorder records the run that calls it.
 
     Args:
-        operation: The method's operation, by OpenTelemetry's names.
-        told: Called with the method's arguments; returns the key of the item, and the query.
+        operation: Name of the operation in OpenTelemetry.
+        told: Called with the method's arguments. Returns the key of the item, and the query.
     """
 
     def decorate(

@@ -70,7 +70,7 @@ from langgraph_pgstate.schema.tenancy import of_tenant
 
 T = TypeVar("T")
 
-# Maximum seconds for which puts and gets wait for calls in progress; maximum number of gets in one statement.
+# Maximum seconds for which puts and gets wait for calls in progress, and maximum number of gets in a statement.
 _PATIENCE: Final = 0.02
 _GETS: Final = 100
 
@@ -156,7 +156,7 @@ class _Store(BaseStore):
         *,
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> None:
-        """Store an item, as `BaseStore.put` does. Arguments that are left out have the defaults of its namespace."""
+        """Store an item. By default, `index` and `ttl` are the options of its namespace."""
         super().put(namespace, key, value, index, ttl=self._ttl_of(namespace, ttl))
 
     async def aput(
@@ -195,8 +195,7 @@ class _Store(BaseStore):
 class AsyncPGMemoryStore(AsyncMemories, _Store):
     """Async twin of `PGMemoryStore`, bound to the event loop that created it.
 
-    Its blocking methods can be called from other threads. On the loop's own thread these methods raise an error,
-    because they would never return.
+    Call its blocking methods from other threads. On the loop's own thread, they raise an error.
     """
 
     def __init__(
@@ -226,9 +225,6 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         """Return a store on an open database.
 
         Args:
-            database: The database.
-            queries: The queries of its schema.
-            options: Options of the store.
             run_of: Returns the id of the recorded run to which a config belongs.
             counts_reads: Whether reads are counted and extend times to live. If not, reads write nothing.
         """
@@ -290,12 +286,12 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         self._open = None
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Run operations: first those that read, then puts, then deletions.
+        """Run operations: first reads, then puts, then deletions. If an argument is invalid, nothing is stored.
 
         Raises:
-            InvalidNamespaceError: If a namespace is invalid. Nothing was done.
-            ConfigurationError: If another argument is not usable. Nothing was done.
-            SerializationError: If a value cannot be stored. Nothing was done.
+            InvalidNamespaceError: If a namespace is invalid.
+            ConfigurationError: If another argument is invalid.
+            SerializationError: If a value cannot be stored.
         """
         given = [*ops]
         values = [op.value for op in given if isinstance(op, PutOp)]
@@ -341,12 +337,12 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
     ) -> list[FoundItem]:
         """Return items below a namespace, best match of a query first; without a query, last stored first.
 
-        `limit` items are returned if they exist, at any offset, with any filter. One round trip.
+        `limit` items are returned if they exist, at any offset, with any filter.
 
         Args:
             namespace_prefix: Labels with which the namespaces begin; none for all.
-            query: The text to search for. It sorts the items. With embeddings, items that have neither an embedding nor
-                a word of the query are left out.
+            query: The text to search for. With embeddings, items that have neither an embedding nor a word of the query
+                are left out.
             filter: Values of fields, or operators: `$eq`, `$ne`, `$gt`, `$gte`, `$lt`, `$lte`.
             limit: Maximum number of items, up to 10,000.
             offset: Number of items to skip.
@@ -409,7 +405,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             await self._puts(batch)
 
     async def _store(self, batches: Sequence[Batch], traits: Traits = NO_TRAITS) -> list[None]:
-        """Store batches of items. Batches that the same statements can store are stored together."""
+        """Store batches of items, with as few statements as possible."""
         left = [*batches]
         while left:
             together = [one for one in left if one.fits(left[0])]
@@ -450,14 +446,14 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
                 except Exception as error:
                     if not is_model_error(error):
                         raise
-                    # The item is stored without embeddings. It is found by words, and indexed later.
+                    # The items are stored without embeddings. Until `reindex`, only words find these items.
                     report_failure(error, len(texts))
                     one, is_unindexed = Embedded(index), True
             found.append(one)
         return found, is_unindexed
 
     async def _indexes(self) -> tuple[OpenIndex, ...]:
-        # If an index was incomplete at the last reading, read the indexes again, because it may be complete now.
+        # Read incomplete indexes again, because they may be complete now.
         if self._open is None or not all(one.is_complete for one in self._open):
             self._open = await self.runner.run(open_indexes, self.queries, self.settings.indexes)
         return self._open
@@ -467,17 +463,17 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return await self.runner.run(items.sweep, self.queries)
 
     async def reindex(self) -> int:
-        """Embed items that the indexes lack, because they were stored before an index was made or a model failed.
+        """Embed items that the indexes lack: items older than an index, and items for which a model failed.
 
-        Also put new items of large namespaces into the approximate indexes. Afterwards, searches use new indexes. The
-        call works in batches, so puts and searches continue; safe to stop and to repeat. Servers and workers call it
-        every minute. Of the calls in all processes, only one embeds at a time.
+        Also put new items of large namespaces into the approximate indexes. Afterwards, searches use new indexes. Puts
+        and searches continue meanwhile. Safe to stop and to repeat. Servers and workers call this every minute. Only
+        one call in all processes embeds at a time.
 
         Returns:
             The number of items that were embedded; 0 if another call is embedding.
 
         Raises:
-            Exception: The error that the model raises. Earlier embeddings are stored.
+            Exception: If the model fails. Earlier embeddings are stored.
         """
         run, indexer = self.runner.run, uuid4().hex
         await large.move_waiting(self.runner, self.queries)
@@ -515,7 +511,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return count
 
     async def list_indexes(self) -> dict[str, bool]:
-        """Return the name of each index of embeddings in the schema, with whether it has all items."""
+        """Return the names of all indexes of embeddings in the schema, and whether each has all items."""
         found = await self.runner.run(stored_indexes, self.queries)
         return {one.index.name: one.is_complete for one in found}
 
@@ -527,17 +523,14 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         Raises:
             NotFoundError: If there is no such index.
             ConfigurationError: If the index is among the options of this store.
+            TenantError: If the store has a tenant.
         """
         if any(one.name == name for one in self.settings.indexes):
             raise ConfigurationError(f"index {name!r} must not be among the options of this store: leave it out first")
         await self.runner.run(drop_index, self.queries, name)
 
     async def move_large_namespaces(self) -> int:
-        """Put the items of namespaces that have become large into the approximate indexes. `maintain` calls this, too.
-
-        Returns:
-            The number of items.
-        """
+        """Put items of large namespaces into approximate indexes. Return their number. `maintain` calls this, too."""
         return await large.move_large_namespaces(self.runner, self.queries)
 
     async def flush(self) -> None:
@@ -570,11 +563,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return self.wait(self.abatch(ops), "abatch")
 
     def wait(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
-        """Wait, on another thread, for a coroutine that runs on the store's loop.
-
-        Raises:
-            BlockingCallError: If called on the loop's own thread, or the loop does not run.
-        """
+        """Wait, on another thread, for a coroutine that runs on the store's loop."""
         return wait_on_loop(self._loop, coroutine, name, type(self).__name__)
 
     def search(self, namespace_prefix: tuple[str, ...], /, **options: Any) -> list[FoundItem]:  # type: ignore[override]
@@ -586,7 +575,7 @@ class PGMemoryStore(Memories, _Store):
     """LangGraph's store on PostgreSQL: `graph.compile(checkpointer=state.saver, store=state.memory)`.
 
     Items are found by embeddings and by words. Each change keeps the earlier version. Expired items are never
-    returned. `maintain` and workers delete them.
+    returned. `maintain` and workers delete expired items.
 
     Args:
         connection: A psycopg `ConnectionPool` or `Connection`, which the caller closes.
@@ -723,12 +712,7 @@ def texts_of_index(put: Put, index: OpenIndex, settings: Settings) -> list[Any]:
 
 
 def _check(op: Op) -> None:
-    """Check that namespaces and keys can be stored.
-
-    Raises:
-        InvalidNamespaceError: If a label is invalid.
-        ConfigurationError: If a key is invalid.
-    """
+    """Check that namespaces and keys can be stored."""
     validate_op_namespace(op)
     match op:
         case SearchOp():

@@ -22,28 +22,19 @@ _MAX_WORDS_BYTES: Final = 200_000
 _dumps: Final = partial(json.dumps, allow_nan=False, ensure_ascii=False)
 # Maximum number of items of a list or mapping that one call of the encoder gets.
 _PART: Final = 500
-# A list or mapping that is nested more deeply is encoded by one call.
+# One call encodes a list or mapping that is nested more deeply.
 _MAX_PARTED: Final = 100
 
 
 class Text(NamedTuple):
-    """One text of a value.
-
-    Attributes:
-        field: Path of the text, with a number if the path has several texts.
-        text: The text.
-    """
+    """One text of a value. `field` is its path, with a number if the path has several texts."""
 
     field: str
     text: str
 
 
 def fields_of(fields: Any, *, name: str) -> tuple[str, ...]:
-    """Return validated paths of fields.
-
-    Raises:
-        ConfigurationError: If the fields are not a list of paths.
-    """
+    """Return validated paths of fields."""
     found = (fields,) if isinstance(fields, str) else fields
     if not isinstance(found, Sequence) or not all(isinstance(one, str) and one for one in found):
         raise ArgumentTypeError(f'{name} must be a list of paths such as "text" or "parts[*].text", not {fields!r}')
@@ -70,13 +61,7 @@ def words_of(texts: Sequence[Text]) -> str:
 
 
 def _json(value: Any, depth: int = 0) -> str:
-    """Return a value as JSON. Many values are encoded by several calls, so that none holds the GIL for long.
-
-    Raises:
-        TypeError: If the value holds a type that JSON cannot represent.
-        ValueError: If the value holds a number that is not finite, or contains itself.
-        RecursionError: If the value is nested too deeply.
-    """
+    """Return a value as JSON. Many values are encoded by several calls, so that no call holds the GIL for long."""
     kind = type(value)
     if kind not in (dict, list, tuple) or depth > _MAX_PARTED or not has_many_values(value):
         return _dumps(value)
@@ -93,12 +78,7 @@ def _json(value: Any, depth: int = 0) -> str:
 
 
 def json_value(value: Any) -> str:
-    """Return the value of an item as JSON.
-
-    Raises:
-        ConfigurationError: If the value is not a mapping.
-        SerializationError: If the value cannot be represented as JSON, or PostgreSQL cannot store it.
-    """
+    """Return the value of an item as JSON."""
     if not isinstance(value, Mapping):
         raise ArgumentTypeError(f"value must be a mapping, not {type(value).__name__}")
     try:

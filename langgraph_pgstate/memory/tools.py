@@ -29,8 +29,8 @@ def memory_tools(
 ) -> list[BaseTool]:
     """Return the tools `remember`, `recall` and `forget`, for `ToolNode` and `create_agent`.
 
-    They use the memories of the run's user. The user is no argument, so no prompt can make the model name another user.
-    The origin of a memory is the user's last message; if there is none, the message that requested the call.
+    The tools use the memories of the run's user, and a model cannot name another user. The origin of a memory is the
+    user's last message, or else the message that requested the call.
 
     Args:
         memory: A `PGState` or `AsyncPGState`, or its `memory`.
@@ -59,7 +59,7 @@ def _tenant_of(runtime: ToolRuntime) -> str | None:
     configurable: Mapping[str, Any] = runtime.config.get("configurable") or {}
     if not configurable.get("langgraph_auth_user_id"):
         return _text(configurable.get("tenant_id"))
-    # Take the tenant from the user whom the server has authenticated. A client may have set `tenant_id` in the config.
+    # A client may have set `tenant_id` in the config. Only the authenticated user is trusted.
     user = configurable.get("langgraph_auth_user")
     return _text(user.get("tenant_id") if isinstance(user, Mapping) else getattr(user, "tenant_id", None))
 
@@ -142,11 +142,7 @@ class _Tools:
 
 
 async def _told(call: Awaitable[Any]) -> Any:
-    """Return the result of a call.
-
-    Raises:
-        ToolException: If an argument is invalid. The model gets the error's message.
-    """
+    """Return the result of a call. If an argument is invalid, the model gets the message of the error."""
     try:
         return await call
     except (ConfigurationError, SerializationError) as error:
@@ -156,7 +152,7 @@ async def _told(call: Awaitable[Any]) -> Any:
 def _cause(runtime: ToolRuntime) -> str | None:
     """Return the id of the user's last message, or else of the message that requested the call.
 
-    The input of a node that a `Send` starts may have neither. Then the messages of its graph are searched.
+    The input of a node that a `Send` starts may lack messages, so also search the messages of the graph.
     """
     states = (runtime.state, channels_of(configurable_of(runtime.config)))
     for state in states:

@@ -13,9 +13,9 @@ class FoundItem(SearchItem):
     """An item that a search found, with its ranks.
 
     Attributes:
-        score: Similarity to the query by the index's distance; `None` if it was found by words alone.
-        vector_rank: The rank by similarity, from 1; `None` if it has no embedding.
-        words_rank: The rank by words, from 1; `None` if it has no word of the query.
+        score: Similarity to the query by the index's distance; `None` if the item was found by words alone.
+        vector_rank: The rank by similarity, from 1; `None` if the item has no embedding.
+        words_rank: The rank by words, from 1; `None` if the item has no word of the query.
         kind: Kind of the memory; `None` for an item that is not a memory.
         importance: Importance of the memory, if it was given.
         rank_score: The score by which items are sorted: the fused ranks, with importance and age.

@@ -7,7 +7,7 @@ LOCK TABLE /*schema*/memory_indexes IN SHARE ROW EXCLUSIVE MODE;
 CREATE EXTENSION IF NOT EXISTS vector;
 
 -- name: create_vectors
--- Make the table of an index. An index belongs to a model, whose number of dimensions is part of the type.
+-- Make the table of an index. The number of dimensions is part of the type.
 CREATE TABLE IF NOT EXISTS /*schema*/memory_vectors_0 (
     namespace text[] COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -29,7 +29,7 @@ CREATE INDEX IF NOT EXISTS memory_vectors_0_embedding_idx ON /*schema*/memory_ve
 ALTER TABLE /*schema*/memory_vectors_0 ALTER COLUMN embedding SET STORAGE PLAIN;
 
 -- name: put_vectors
--- Store the embeddings of items that this transaction has stored. Delete embeddings of fields that the items lack now.
+-- Store the embeddings of items that this transaction has stored. Delete embeddings of other fields of the items.
 WITH given AS MATERIALIZED (
     SELECT m.namespace, m.key, m.version, m.is_large, g.number
     FROM unnest(:namespaces::text[], :keys::text[]) WITH ORDINALITY AS g (namespace, key, number)
@@ -56,8 +56,8 @@ ON CONFLICT (namespace, key, field) DO UPDATE SET
 DROP TABLE IF EXISTS /*schema*/memory_vectors_0;
 
 -- name: lock_orphaned_vectors
--- Return the next embeddings, in the order of their keys, and whether each is orphaned, which means that no item has
--- its version. Locks the orphaned embeddings. Embeddings that another transaction has locked do not count as orphaned.
+-- Return the next embeddings, in the order of their keys, and whether each is orphaned: no item has its version. Locks
+-- the orphaned embeddings. Embeddings that another transaction has locked do not count as orphaned.
 WITH page AS MATERIALIZED (
     SELECT v.namespace, v.key, v.field, v.version FROM /*schema*/memory_vectors_0 v
     WHERE (v.namespace, v.key, v.field) OPERATOR(pg_catalog.>) (:namespace::text[], :key::text, :field::text)
@@ -104,7 +104,7 @@ ORDER BY distance, m.key LIMIT 5;
 
 -- name: find_similar_large
 -- Return the memories of a large namespace and of a kind whose contents are nearest to an embedding, with their
--- distances. They are found by the approximate index, and among the items that wait to be put there.
+-- distances. The approximate index and the items that wait to be put there are searched.
 -- leaves: memories.digest
 -- opens: memories.value from value
 (
@@ -127,10 +127,10 @@ ORDER BY distance LIMIT 5;
 
 -- name: search_vectors
 -- Return a page of the items of a range of namespaces, the nearest to an embedding first. If `uses_words`, items are
--- sorted by the reciprocals of two ranks: by distance, and by words of the query. Rare words rank before common words
--- (BM25 with each word counted once). The fewer of the query's rare words an item has, the less its rank by words
--- counts. All items are read. If `avoids_large`, and a namespace is large, no item is returned. No two sets of items
--- are joined, so that the planner cannot choose a slow join.
+-- sorted by the sum of the reciprocals of two ranks: by distance, and by words of the query (BM25 with each word
+-- counted once). The fewer of the query's rare words an item has, the less its rank by words counts. If `avoids_large`
+-- and a namespace is large, no item is returned. No two sets of items are joined, because the planner might choose a
+-- slow join.
 -- opens: memories.value from value
 -- matches: memories.value from operands
 -- searches: memories.words from query
@@ -194,20 +194,19 @@ FROM page p JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) p.na
 ORDER BY p.fused DESC, p.distance, p.namespace, p.key;
 
 -- name: allow_scans
--- In this transaction, let a scan of the approximate index go on until it has enough rows. `enable_sort = off` makes
--- the planner use this index. Otherwise it would sort all items of a namespace, because it underestimates the number
--- of rows of the join with items. `enable_seqscan = off` makes it find items outside of large namespaces by their keys.
--- Otherwise it would read the whole table, because it estimates that a ninth of all items are outside. Plans are made
--- for the given namespaces.
+-- In this transaction, let a scan of the approximate index continue until enough rows are found. The planner's
+-- estimates are wrong here. Without `enable_sort = off`, the planner would sort all items of a namespace instead of
+-- using the approximate index. Without `enable_seqscan = off`, the planner would read the whole table to find items
+-- outside of large namespaces. Plans are made for the given namespaces.
 SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', :reach::text, true),
     set_config('hnsw.max_scan_tuples', '100000', true), set_config('enable_sort', 'off', true),
     set_config('enable_seqscan', 'off', true),
     set_config('plan_cache_mode', 'force_custom_plan', true), set_config('jit', 'off', true);
 
 -- name: search_large
--- Return a page of the items of a range of namespaces, some of which are large, in the order of `search_vectors`. Of
--- the large namespaces, only these items count: the nearest by the approximate index, and items that have rare words of
--- the query. Other namespaces, and items that wait to be put into the indexes, are searched exactly.
+-- Return a page of the items of a range of namespaces, some of which are large, in the order of `search_vectors`. In
+-- large namespaces, only the nearest items by the approximate index, and items with rare words of the query, are
+-- searched. Other namespaces, and items that wait to be put into the indexes, are searched exactly.
 -- opens: memories.value from value
 -- matches: memories.value from operands
 -- searches: memories.words from query
@@ -316,12 +315,13 @@ UPDATE /*schema*/memory_vectors_0 o SET is_large = true
 WHERE o.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND o.key = ANY(:keys::text[]) AND NOT o.is_large;
 
 -- name: lock_memories
--- Wait for the end of all transactions that store memories. Until this transaction ends, no other can store memories.
+-- Wait for the end of all transactions that store memories. Other transactions cannot store memories until this one
+-- ends.
 LOCK TABLE /*schema*/memories IN SHARE MODE;
 
 -- name: list_unembedded
--- Return the next items that an index lacks, in the order of their keys. Unless `all`, only items that are known to
--- lack embeddings are searched.
+-- Return the next items that an index lacks, in the order of their keys. Unless `all`, search only items that are
+-- marked.
 -- opens: memories.value from value
 SELECT m.namespace, m.key, m.version, m.value, m.index_fields
 FROM /*schema*/memories m
@@ -337,7 +337,7 @@ ORDER BY m.namespace, m.key
 LIMIT :count::integer;
 
 -- name: add_vectors
--- Store the embeddings of items unless they have changed. Locks the items until the transaction ends.
+-- Store the embeddings of items that have not changed. Locks the items until the transaction ends.
 WITH given AS MATERIALIZED (
     SELECT m.namespace, m.key, m.version, m.is_large, g.number
     FROM unnest(:namespaces::text[], :keys::text[], :versions::integer[]) WITH ORDINALITY AS g (namespace, key, version, number)
