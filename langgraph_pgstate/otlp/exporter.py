@@ -58,7 +58,7 @@ class Answer:
 
 
 def endpoint_of(url: str) -> str:
-    """Return the address of a collector's traces. An address without a path gets `/v1/traces`.
+    """Return the address of a collector's traces. A path without the ending `/v1/traces` gets this ending.
 
     Raises:
         ConfigurationError: If `url` is not an HTTP address.

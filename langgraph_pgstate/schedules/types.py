@@ -68,7 +68,8 @@ class ScheduleOptions(EnqueueOptions, total=False):
     """Options of a schedule, besides those of its runs.
 
     Attributes:
-        timezone: IANA name of the time zone of `cron`, UTC by default. With daylight saving time, each tick comes once.
+        timezone: IANA name of the time zone of `cron`, UTC by default. When clocks change, a tick at a fixed time comes
+            once. An expression with `*` for minutes or hours ticks in both of two repeated hours.
         missed: What to do about ticks for which no process enqueued a run within a minute: `skip` them (the default),
             enqueue a run for the newest tick (`once`), or for `all` ticks, at most the newest hundred.
         end_at: Time after which there are no ticks; no end by default.
