@@ -195,7 +195,7 @@ class _Store(BaseStore):
 class AsyncPGMemoryStore(AsyncMemories, _Store):
     """Async twin of `PGMemoryStore`, bound to the event loop that created it.
 
-    Call its blocking methods from other threads. On the loop's own thread, they raise an error.
+    Call its blocking methods from other threads. On the loop's own thread, these methods raise an error.
     """
 
     def __init__(

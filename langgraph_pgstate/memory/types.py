@@ -57,15 +57,15 @@ class MemoryVersion:
         value: The stored value.
         kind: Kind of the memory.
         importance: Importance of the memory in this version.
-        valid_from: Time from which it was valid.
-        valid_to: Time at which it was replaced or deleted; `None` for the current version.
+        valid_from: Time from which this version was valid.
+        valid_to: Time at which this version was replaced or deleted; `None` for the current version.
         is_deleted: Whether the item was deleted at `valid_to`.
-        deleted_by: User or service that deleted it.
-        changed_by: User or service that stored it.
-        thread_id: Thread in which it was stored.
-        run_id: Run that stored it.
-        checkpoint_id: Checkpoint of the superstep that stored it.
-        message_id: Message that caused it.
+        deleted_by: User or service that deleted the item.
+        changed_by: User or service that stored this version.
+        thread_id: Thread in which this version was stored.
+        run_id: Run that stored this version.
+        checkpoint_id: Checkpoint of the superstep that stored this version.
+        message_id: Message that caused this version.
     """
 
     namespace: tuple[str, ...]
@@ -96,21 +96,21 @@ class Memory:
         content: The remembered text.
         metadata: Further data of the application.
         kind: `fact`, `preference`, `interaction`, `summary`, or the application's own.
-        user_id: User whom it is about.
-        agent: Agent that stored it.
+        user_id: User whom the memory is about.
+        agent: Agent that stored the memory.
         tenant_id: Tenant.
         importance: From 0 to 1; `None` if it was not given.
-        duplicates: Number of times it was remembered again.
-        created_at: Time at which it was first remembered; for an earlier version, its `valid_from`.
-        updated_at: Time at which it was last remembered; for an earlier version, its `valid_from`.
+        duplicates: Number of times the memory was remembered again.
+        created_at: Time at which the memory was first remembered; for an earlier version, its `valid_from`.
+        updated_at: Time at which the memory was last remembered; for an earlier version, its `valid_from`.
         valid_from: Time from which this version is valid.
-        valid_to: Time until which it was valid; `None` for the current version.
-        expires_at: Time at which it ends; `None` for never.
+        valid_to: Time until which this version was valid; `None` for the current version.
+        expires_at: Time at which the memory ends; `None` for never.
         changed_by: User or service that stored this version.
         thread_id: Thread in which this version was stored.
-        run_id: Run that stored it.
-        checkpoint_id: Checkpoint of the superstep that stored it.
-        message_id: Message that caused it.
+        run_id: Run that stored this version.
+        checkpoint_id: Checkpoint of the superstep that stored this version.
+        message_id: Message that caused this version.
         score: Similarity to the query; `None` without embeddings.
         vector_rank: The rank by similarity, from 1.
         words_rank: The rank by words, from 1.
@@ -154,23 +154,23 @@ class StoredItem:
         version: Number of the version, from 1.
         value: The stored value.
         kind: Kind of the memory; `notes` for progress notes, `None` for other items.
-        user_id: User whom it is about.
-        agent: Agent that stored it.
+        user_id: User whom the item is about.
+        agent: Agent that stored the item.
         tenant_id: Tenant.
         importance: From 0 to 1; `None` if it was not given.
-        duplicates: Number of times it was remembered again.
-        created_at: Time at which it was first stored.
-        updated_at: Time at which it was last stored.
+        duplicates: Number of times the item was remembered again.
+        created_at: Time at which the item was first stored.
+        updated_at: Time at which the item was last stored.
         valid_from: Time from which this version is valid.
-        expires_at: Time at which it ends; `None` for never.
+        expires_at: Time at which the item ends; `None` for never.
         changed_by: User or service that stored this version.
         thread_id: Thread in which this version was stored.
-        run_id: Run that stored it.
-        checkpoint_id: Checkpoint of the superstep that stored it.
-        message_id: Message that caused it.
-        accessed_at: Time at which it was last read.
+        run_id: Run that stored this version.
+        checkpoint_id: Checkpoint of the superstep that stored this version.
+        message_id: Message that caused this version.
+        accessed_at: Time at which the item was last read.
         access_count: Number of reads.
-        message: The message that caused it, if the message is recorded. Only `inspect` returns it.
+        message: The message that caused this version, if the message is recorded. Only `inspect` returns the message.
     """
 
     namespace: tuple[str, ...]
@@ -203,8 +203,8 @@ class Cause:
 
     Attributes:
         role: Role of the message.
-        text: The beginning of its text.
-        checkpoint_ns: Namespace of the checkpoint that added it.
+        text: The beginning of the message's text.
+        checkpoint_ns: Namespace of the checkpoint that added the message.
         checkpoint_id: Id of this checkpoint.
         channel: Channel of the message.
     """
@@ -226,13 +226,13 @@ class Caused:
         version: Number of the version.
         value: The stored value.
         kind: Kind of the memory.
-        valid_from: Time from which it was valid.
-        valid_to: Time at which it was replaced or deleted; `None` for the current version.
+        valid_from: Time from which this version was valid.
+        valid_to: Time at which this version was replaced or deleted; `None` for the current version.
         is_deleted: Whether the item was deleted at `valid_to`.
-        changed_by: User or service that stored it.
-        thread_id: Thread in which it was stored.
-        run_id: Run that stored it.
-        message_id: Message that caused it.
+        changed_by: User or service that stored this version.
+        thread_id: Thread in which this version was stored.
+        run_id: Run that stored this version.
+        message_id: Message that caused this version.
     """
 
     namespace: tuple[str, ...]
