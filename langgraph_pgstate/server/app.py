@@ -62,19 +62,19 @@ class ServerOptions(TypedDict, total=False):
         auth: LangGraph's `Auth` object. Without it, every caller may do everything.
         prefix: Path below which the operations are, like `/agents`.
         worker: Whether the application runs a worker for its graphs (true by default), or the options of this worker.
-        store: A LangGraph `BaseStore`, or a function that opens one when the application starts. The operations on
-            items use it, and so do graphs that have no store. By default, both use the state's long-term memory.
+        store: A LangGraph `BaseStore`, or a function that opens a store when the application starts; by default the
+            state's long-term memory. Graphs without a store use it, and so do the operations on items.
         memory: Options of the long-term memory; by default those of the state.
         read_only: Whether operations that change something are refused. A read-only application runs no worker.
         cors: Options of Starlette's `CORSMiddleware`. By default, responses have no headers for other origins.
         max_body_size: Maximum number of bytes of a request's body; 16 MiB by default.
         max_body_values: Maximum number of lists, objects and items of a request's body; 100,000 by default.
         rate_limit: The maximum number of requests of each user; no limit by default.
-        inspector: Whether the pages of the inspector are served below `/ui`; not by default.
-        app: A Starlette or FastAPI application, to which `create_app` adds the server. A route of the application takes
-            precedence over the server's. Its middleware applies to all requests, and its lifespan is entered, too.
-        app_auth: Whether and when `auth` authenticates requests to the routes of `app`: `none` (never; the default),
-            `middleware_first` (after the middleware of `app`) or `auth_first` (before this middleware).
+        inspector: Whether the pages of the inspector are served below `/ui`; false by default.
+        app: A Starlette or FastAPI application, to which `create_app` adds the server. The application's routes take
+            precedence. Its middleware applies to all requests, and its lifespan is entered, too.
+        app_auth: When `auth` authenticates requests to the routes of `app`: `none` (never, the default),
+            `middleware_first` (after the middleware of `app`) or `auth_first` (before the middleware).
         receipt_key: The key that signs the receipts of erasures made on the inspector's pages: a secret of at least 16
             bytes, or a private key for Ed25519 as PEM. Without it, receipts are not signed.
         configurable_headers: Request headers that are passed to runs in `config["configurable"]`; none by default.
@@ -110,7 +110,7 @@ class AgentServer(Starlette):
 
     def __init__(self, opening: Callable[[], Any], graphs: Mapping[str, Any], options: ServerOptions) -> None:
         check_options(type(self), options, ServerOptions)
-        # With the inspector, `graphs` may be empty, because the inspector's pages can be read without graphs.
+        # Pages of the inspector can be read without graphs.
         self._opening, self._sources = opening, graph_sources(graphs) if graphs or not options.get("inspector") else {}
         self._store, self._is_read_only = options.get("store"), options.get("read_only", False)
         self._memory = options.get("memory")
@@ -165,9 +165,8 @@ class AgentServer(Starlette):
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
         """Open the state and the store, and run the worker, until the end of the block.
 
-        If the application is served alone, Starlette enters this lifespan. If another application mounts this one, the
-        other application must use this lifespan as its own, or enter it within its own lifespan by
-        `async with server.lifespan(): ...`.
+        If the application is served alone, Starlette enters this lifespan. An application that mounts the server must
+        use `server.lifespan` as its lifespan, or enter `server.lifespan()` within its own lifespan.
         """
         async with AsyncExitStack() as stack:
             opened = self._opening()
@@ -208,12 +207,7 @@ class AgentServer(Starlette):
                 service.stopping.set()
 
     def _check_tenants(self) -> None:
-        """Refuse options that do not keep tenants apart.
-
-        Raises:
-            TenantError: If there is no `auth`, without which requests have no tenant, or if there is a `store`, which
-                all tenants would share.
-        """
+        """Refuse options that do not keep tenants apart."""
         if self._authority is None:
             raise TenantError(
                 "auth must be given, with users that have a tenant_id, because the tables keep tenants apart"
@@ -223,7 +217,7 @@ class AgentServer(Starlette):
 
     def _open_tenant(self, service: Service, tenant: str, stack: AsyncExitStack) -> Service:
         """Return the service of one tenant. The stack closes the service's state and store."""
-        # The stack closes the state, so make a new one: `for_tenant` would return a state that other code may share.
+        # Make a new state, which the stack can close. Other code may share the state that `for_tenant` returns.
         state = tenant_state(service.state, tenant)
         stack.push_async_callback(state.close)
         core = core_of(state)
@@ -236,7 +230,7 @@ class AgentServer(Starlette):
         return replace(service, state=state, graphs=graphs, store=store, tenants=None, metrics=None)
 
     def stop(self) -> None:
-        """End open streams and ask the worker to drain. A second call stops the worker at once.
+        """End open streams, and ask the worker to drain. A second call stops the worker at once.
 
         Does not wait. Safe in a signal handler.
         """
@@ -286,8 +280,7 @@ def _limits_of(options: ServerOptions) -> BodyLimits:
 
 
 def _pages() -> Mount:
-    # The inspector is a layer above the server, and a module may not contain an `import` statement for a higher layer.
-    # So call `import_module`.
+    # The inspector is a higher layer, which an `import` statement of the server must not name.
     try:
         inspector = import_module("langgraph_pgstate.inspector.app")
     except ImportError as error:
@@ -309,12 +302,12 @@ async def _answer(operation: Operation, request: Request) -> Response:
     if service is None:
         raise refuse(
             503,
-            "the server is not running: the application that mounts it must use server.lifespan as its lifespan, or "
-            "enter server.lifespan() within its own",
+            "the server is not running: the application that mounts the server must use server.lifespan as its "
+            "lifespan, or enter server.lifespan() within its own lifespan",
             {"Retry-After": "1"},
         )
     authority = None if operation.is_open else service.authority
-    # The client is authenticated before the body is read, so that unknown clients cost little.
+    # Authenticate the client before reading the body, so that unknown clients cost little.
     most = service.limits.values
     body = await json_of(request, most) if authority is not None and authority.needs_body else None
     user = None if authority is None else await authority.authenticate(request, body)
@@ -336,7 +329,7 @@ async def _answer(operation: Operation, request: Request) -> Response:
 
 
 async def _sweep(state: AsyncPGState, store: BaseStore | None) -> None:
-    """Every minute, delete or prune expired threads, and embed memories that lack embeddings."""
+    """Delete or prune expired threads, and embed memories that lack embeddings, every minute."""
     while True:
         await asyncio.sleep(_SWEEP_SECONDS)
         try:
@@ -347,7 +340,7 @@ async def _sweep(state: AsyncPGState, store: BaseStore | None) -> None:
             try:
                 await store.reindex()
             except Exception as error:
-                # An error must not end the sweeps. For example, the embedding model may be unavailable.
+                # The embedding model may be unavailable. This must not end the sweeps.
                 _log.warning("memories could not be embedded: %s", error)
 
 

@@ -1,7 +1,7 @@
 """Operations on assistants.
 
 Each graph has an assistant of its own, which is not stored. This assistant has two ids: the graph's name, and a UUID
-that is made from the name. All other assistants are stored.
+made from the name.
 """
 
 from __future__ import annotations
@@ -37,15 +37,7 @@ _PLACES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The assistant of a request: a graph's own assistant, or a stored one.
-
-    Attributes:
-        graph: Name of the graph.
-        assistant_id: Id of the assistant.
-        config: Config of its runs.
-        context: Context of its runs; `None` for none.
-        metadata: Metadata of its runs.
-    """
+    """The assistant of a request, a graph's own or a stored one, with config, context and metadata of its runs."""
 
     graph: str
     assistant_id: str
@@ -61,8 +53,7 @@ class Chosen:
     def config_of(self, given: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
         """Return the config of a run. Values of the run override those of the assistant.
 
-        `configurable` also gets the values of the assistant's and the run's context, except keys that identify the
-        assistant, graph, thread, run or checkpoint.
+        `configurable` also gets the values of the assistant's and the run's context.
         """
         merged = {**self.config, **given}
         for name, first, last in (("configurable", self.context, context), ("metadata", None, None)):
@@ -77,12 +68,7 @@ class Chosen:
         return merged
 
     def context_of(self, given: Any, configurable: Mapping[str, Any]) -> Any:
-        """Return the context of a run. Values of the run override those of the assistant.
-
-        Args:
-            given: The context that the run gives.
-            configurable: The `configurable` values of the run, which are merged into the context.
-        """
+        """Return the context of a run. `configurable` overrides `given`, which overrides the assistant's context."""
         if given is not None and not isinstance(given, Mapping):
             return given
         if given is None and self.context is not None and not isinstance(self.context, Mapping):
@@ -92,7 +78,7 @@ class Chosen:
 
 
 def _settings(context: Any) -> dict[str, Any]:
-    """Return a context or `configurable` without keys that identify the assistant, graph, thread, run or checkpoint."""
+    """Return a context or `configurable` without the keys in `_PLACES`."""
     found = context if isinstance(context, Mapping) else {}
     return {name: value for name, value in found.items() if name not in _PLACES}
 
@@ -100,7 +86,7 @@ def _settings(context: Any) -> dict[str, Any]:
 async def search(call: Call) -> Response:
     """Return a page of assistants.
 
-    Each graph is also an assistant, under its name and the same UUID as on LangGraph's own server.
+    Each graph is also an assistant, with the same UUID as on LangGraph's own server.
     """
     wanted = call.body
     filters = await _filters(call, wanted, wanted.limit, wanted.offset)
@@ -140,7 +126,7 @@ async def create(call: Call) -> dict[str, Any]:
     except AssistantExistsError:
         if body.if_exists == "raise":
             raise
-        # The caller may create assistants. Return the existing assistant only if the caller may also read it.
+        # Return the existing assistant only if the caller may also read it.
         access = await _reading(call, body.assistant_id)
         found = await call.state.assistants.sorted(assistant_id=body.assistant_id, **access._asdict())
         if not found or not admits(scope, found[0].metadata):
@@ -172,7 +158,7 @@ async def delete(call: Call) -> Response:
     """Delete an assistant with its crons. With `delete_threads`, delete its threads, too.
 
     Fails with 409 if the assistant has crons that the user may not delete. Threads under a hold are kept. The response
-    is then 409 and names such a thread, although the assistant and the other threads are deleted.
+    then is 409 and names a kept thread, although everything else is deleted.
     """
     assistant_id = _own(call)
     access = await call.access("assistants", "delete", {"assistant_id": assistant_id})
@@ -229,11 +215,7 @@ async def set_latest(call: Call) -> dict[str, Any]:
 
 
 async def choose(call: Call, assistant_id: str) -> Chosen:
-    """Return the assistant of a new run: a graph's own assistant, or an assistant that the caller may see.
-
-    Raises:
-        HTTPException: 404 if there is no such assistant.
-    """
+    """Return the assistant of a new run: a graph's own assistant, or an assistant that the caller may see."""
     known = call.service.graphs
     name = known.find(assistant_id)
     if name is not None:
@@ -268,11 +250,7 @@ def describe(assistant: Assistant) -> dict[str, Any]:
 
 
 async def _visible(call: Call, assistant_id: str) -> Assistant:
-    """Return an assistant that the caller may see.
-
-    Raises:
-        HTTPException: 403 or 404 otherwise.
-    """
+    """Return an assistant that the caller may see."""
     known = call.service.graphs
     name = known.find(assistant_id)
     id = assistant_id if name is None else known.id_of(name)
@@ -303,7 +281,7 @@ async def open_graph(
     access: GraphAccess = "threads.read",
     saver: BaseCheckpointSaver[str] | None = None,
 ) -> AsyncIterator[Graph]:
-    """Provide the graph of a thread. If a function makes the graph, it gets the config of the thread's assistant."""
+    """Provide the graph of a thread. A function that makes the graph gets the config of the thread's assistant."""
     async with call.graph(name, await _thread_config(call, name, thread), access, saver) as graph:
         yield graph
 
@@ -315,8 +293,7 @@ async def _thread_config(call: Call, name: str, thread: Thread) -> Mapping[str, 
         return {}
     configurable: dict[str, Any] = {}
     if known.find(assistant_id) is None:
-        # A client may have put the assistant's id into the thread's metadata. So the assistant is used only if the
-        # caller may read it.
+        # A client may put any id into metadata, so use the assistant only if the caller may read it.
         with suppress(HTTPException, AuthError):
             found = await _visible(call, assistant_id)
             chosen = Chosen(found.graph, found.assistant_id, found.config, found.context)
@@ -326,11 +303,7 @@ async def _thread_config(call: Call, name: str, thread: Thread) -> Mapping[str, 
 
 
 def _own(call: Call) -> str:
-    """Return the id of the assistant that the path names, if this assistant can be changed.
-
-    Raises:
-        HTTPException: 403 if the id is that of a graph's own assistant.
-    """
+    """Return the id of the assistant that the path names, unless it is a graph's own assistant."""
     assistant_id = call.path("assistant_id")
     if call.service.graphs.find(assistant_id) is not None:
         raise refuse(403, "a graph's own assistant cannot be changed or deleted: create another assistant instead")
@@ -338,11 +311,7 @@ def _own(call: Call) -> str:
 
 
 def _fields(body: AssistantChange) -> Any:
-    """Return the fields that a body gives.
-
-    Raises:
-        HTTPException: 400 if the body gives both a context and `configurable`.
-    """
+    """Return the fields that a body gives."""
     fields: dict[str, Any] = {
         name: value
         for name, value in (
@@ -355,7 +324,7 @@ def _fields(body: AssistantChange) -> Any:
         if value is not None
     }
     if (fields.get("config") or {}).get("configurable") and fields.get("context"):
-        raise refuse(400, "give the context or config.configurable, not both")
+        raise refuse(400, "the body must have either context or config.configurable")
     if "config" in fields:
         fields["config"] = without_reserved(fields["config"])
         # A new `configurable` replaces the context, and a new context replaces `configurable`.

@@ -32,17 +32,12 @@ _ARGUMENTS: Final = (
 _OF_THREADS: Final = ("create", "create_run", "read", "update", "delete", "search")
 _OPERATORS: Final = ("$eq", "$contains")
 _COMBINING: Final = ("$and", "$or")
-# Maximum number of alternatives of a filter. A `$and` of several `$or` multiplies the numbers of their alternatives,
-# so a short filter could have very many.
+# Maximum number of alternatives of a filter. `$and` of several `$or` multiplies their numbers of alternatives.
 _MOST_ALTERNATIVES: Final = 1000
 
 
 class User:
-    """An authenticated user, with the fields that the authentication handler returned.
-
-    Raises:
-        TypeError: If the handler returned no user.
-    """
+    """An authenticated user, with the fields that the authentication handler returned."""
 
     def __init__(self, found: Any) -> None:
         fields = {"identity": found} if isinstance(found, str) else found
@@ -92,14 +87,7 @@ class User:
 
 
 class Authority:
-    """The handlers of an `Auth` object. They tell the server who calls, and what the caller may do.
-
-    Args:
-        auth: The `Auth` object.
-
-    Raises:
-        ConfigurationError: If the object has no authentication handler, or if the handler has unknown arguments.
-    """
+    """The handlers of an `Auth` object, which decide who calls and what the caller may do."""
 
     def __init__(self, auth: Auth) -> None:
         if not isinstance(auth, Auth):
@@ -117,7 +105,7 @@ class Authority:
         self._arguments = [one.name for one in known if one.name in _ARGUMENTS]
         if is_open := [action for action in _OF_THREADS if not self.decides("threads", action)]:
             _log.warning(
-                "auth has no handler for the actions %s on threads: each user may do them on all threads. "
+                "auth should have a handler for the actions %s on threads: now each user may do these on all threads. "
                 "A handler decorated with @auth.on decides about all actions without their own handler",
                 ", ".join(is_open),
             )
@@ -128,11 +116,7 @@ class Authority:
         return "body" in self._arguments
 
     async def authenticate(self, request: Request, body: Any) -> User:
-        """Return the user of a request.
-
-        Raises:
-            HTTPException: 401 if the user is not authenticated or has no usable identity; or the handler's exception.
-        """
+        """Return the user of a request. Refuse a user without a usable identity with 401."""
         assert self._authenticate is not None
         given = {
             "request": request,
@@ -146,8 +130,8 @@ class Authority:
         }
         found = self._authenticate(**{name: given[name] for name in self._arguments})
         user = User(await found if inspect.isawaitable(found) else found)
-        # Refuse the identity `*`, because a star stands for any label in a namespace of the store. Refuse NULs, because
-        # they are removed from metadata, and what remains of the identity could be the identity of another user.
+        # A star stands for any label in a namespace of the store. NULs are removed from metadata, and the rest of the
+        # identity could be the identity of another user.
         is_usable = user.identity != "*" and "\0" not in user.identity and encodes_as_utf8(user.identity)
         if not user.is_authenticated or not is_usable:
             raise refuse(401, "unauthorized")
@@ -165,10 +149,7 @@ class Authority:
         """Ask the most specific handler whether a user may do something. The handler may change `value`.
 
         Returns:
-            The metadata that an object must contain so that the operation may reach it; `None` for all objects.
-
-        Raises:
-            HTTPException: 403 if the handler refuses the action; or the handler's own exception.
+            The metadata that objects must contain for the user to reach them; `None` for all objects.
         """
         handler = self._handler(resource, action)
         if handler is None:
@@ -189,13 +170,7 @@ class Authority:
 
 
 def scope_of(filters: Any) -> Alternatives:
-    """Return a handler's filters as alternatives.
-
-    A caller may reach the objects whose metadata contain the metadata of at least one alternative.
-
-    Raises:
-        TypeError: If a filter does not have the form that LangGraph defines.
-    """
+    """Return a handler's filters as alternatives. An object's metadata must contain at least one alternative."""
     if not isinstance(filters, Mapping):
         raise TypeError(f"an authorization handler must return a filter or a bool, not {type(filters).__name__}")
     found: Alternatives = ({},)
@@ -205,22 +180,14 @@ def scope_of(filters: Any) -> Alternatives:
 
 
 def _both(one: Alternatives, other: Alternatives) -> Alternatives:
-    """Return the intersection of two scopes.
-
-    Raises:
-        TypeError: If the scope would have too many alternatives.
-    """
+    """Return the intersection of two scopes."""
     if len(one) * len(other) > _MOST_ALTERNATIVES:
         raise TypeError(f"a filter must have at most {_MOST_ALTERNATIVES} alternatives, not {len(one) * len(other)}")
     return both(one, other)
 
 
 def _alternatives(name: str, value: Any) -> Alternatives:
-    """Return the conditions of one entry of a filter.
-
-    Raises:
-        TypeError: If the entry does not have the form that LangGraph defines.
-    """
+    """Return the conditions of one entry of a filter."""
     if name in _COMBINING:
         if not isinstance(value, list | tuple) or not value:
             raise TypeError(f"{name} of a filter must be a list of at least one filter, not {value!r}")

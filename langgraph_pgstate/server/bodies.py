@@ -27,7 +27,7 @@ _METADATA_BYTES: Final = 256 * 1024
 # Limits of conditions on states and items, because each state or item is compared with every condition.
 _CONDITION_VALUES: Final = 1000
 _MOST_TAGS: Final = 1000
-# Maximum number of tasks of one superstep. LangGraph prepares all of them at once, and the event loop waits meanwhile.
+# Maximum number of tasks of a superstep. LangGraph prepares all tasks at once, on the event loop.
 _MOST_UPDATES: Final = 250
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, lt=2**31)]
@@ -78,7 +78,7 @@ def _with_zone(value: datetime) -> datetime:
 
 
 def _small(value: Any, most: int = _METADATA_VALUES) -> Any:
-    """Return metadata or conditions, unless they are too large. This check runs before pydantic converts them."""
+    """Return metadata or conditions. Refuse large ones, before pydantic converts them."""
     left, count, size = [value], 0, 0
     while left:
         one = left.pop()
@@ -116,11 +116,7 @@ class Body(BaseModel):
 
     @classmethod
     def of(cls, value: Any) -> Self:
-        """Return the body that parsed JSON describes.
-
-        Raises:
-            ValidationError: If the value does not describe a body.
-        """
+        """Return the body that parsed JSON describes."""
         return cls.model_validate({} if value is None else value)
 
 
@@ -317,7 +313,7 @@ class RunCreate(Body):
 
 
 class RunBatch(Body):
-    """Runs to create at once; the body is their list."""
+    """Runs to create at once. The body is a list of runs."""
 
     runs: Annotated[list[RunCreate], Field(min_length=1, max_length=1000)]
 

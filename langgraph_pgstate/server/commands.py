@@ -121,12 +121,7 @@ _STATUSES: Final = {"pending": "started", "running": "running", "success": "comp
 
 
 class CommandError(Exception):
-    """An error by which a command is refused. The client receives its code and its message.
-
-    Args:
-        code: The protocol's code.
-        message: The reason.
-    """
+    """An error by which a command is refused. The client receives the code and the message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -149,7 +144,7 @@ async def command(call: Call) -> Any:
         return {"type": "error", "id": given.id, **_refusal(error)}
     meta: dict[str, Any] = {"thread_id": call.path("thread_id")}
     if found.run is not None:
-        # Numbers of events are times. Events with numbers below this one belong to earlier runs of the thread.
+        # Numbers of events are times. Events with smaller numbers belong to earlier runs of the thread.
         meta["applied_through_seq"] = microseconds(found.run.enqueued_at)
     return {"type": "success", "id": given.id, "result": found.result, "meta": meta}
 
@@ -195,8 +190,8 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
         asked = {one.interrupt_id: one.run_id for one in await call.state.interrupts.list(thread.thread_id)}
         if unknown := answers.keys() - asked.keys():
             raise CommandError("no_such_interrupt", f"thread {thread.thread_id!r} has no interrupt {min(unknown)!r}")
-        # The run's id is made from the answered interrupts, so a repeated command makes the same id. If the run of this
-        # id has ended without using the answers, make another id from this id.
+        # A repeated command makes the same run id. If the run of this id has ended without using the answers, make
+        # another id from this id.
         names = [thread.thread_id, run_id, *(f"{id} {asked[id]}" for id in sorted(answers))]
         run_id = str(uuid5(_ANSWER_RUNS, "\n".join(names)))
         run = await call.state.runs.get(thread.thread_id, run_id)

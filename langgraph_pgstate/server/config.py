@@ -30,10 +30,7 @@ _CORS_KEYS: Final = (
 
 
 def load_server_config(file: Path) -> tuple[dict[str, Any], ServerOptions]:
-    """Import the graphs that a `langgraph.json` names. Return them with the server's options: auth, store and CORS.
-
-    Args:
-        file: Path of the `langgraph.json`.
+    """Import and return the graphs that a `langgraph.json` names. Also return the options of the server.
 
     Raises:
         ConfigurationError: If the file is malformed, or an object that it names cannot be found.

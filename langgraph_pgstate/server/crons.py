@@ -24,7 +24,7 @@ from langgraph_pgstate.server.runs import arguments_of, check_webhook, config_of
 from langgraph_pgstate.server.service import Access, Call
 from langgraph_pgstate.server.streams import kept_modes
 
-# If a cron deletes the threads of its runs, the thread of a failed run is kept for this time.
+# If a cron deletes the threads of its runs, threads of failed runs are kept for this time.
 _THREAD_TTL: Final = timedelta(hours=1)
 _COLUMNS: Final = {"cron_id": "name", "assistant_id": "graph", "next_run_date": "next_at", "end_time": "end_at"}
 # Metadata that name the assistant in runs and threads.
@@ -44,7 +44,7 @@ _PAYLOAD: Final = (
 
 
 async def create(call: Call) -> Any:
-    """Create a cron. Its runs use one thread, or a new thread each.
+    """Create a cron. Its runs share a thread, or each run gets a new thread.
 
     A cron is a schedule under a random name. A run is enqueued within a second of its scheduled time.
     """
@@ -95,7 +95,7 @@ async def create(call: Call) -> Any:
 
 
 async def update(call: Call) -> Any:
-    """Change a cron. Its later runs belong to the caller, as if the caller had created it.
+    """Change a cron. Later runs of the cron belong to the caller.
 
     Metadata are merged.
     """
@@ -151,8 +151,8 @@ async def delete(call: Call) -> Response:
 async def search(call: Call) -> Response:
     """Return a page of crons, including schedules that were created in Python.
 
-    With `auth`, a cron on a thread is returned only if the user may see the thread. If a handler on `crons` decides,
-    each cron must also pass its filter. Otherwise a cron without a thread must belong to the user.
+    With `auth`, a cron on a thread is returned only if the user may see the thread. Each cron must also pass the filter
+    of a handler on `crons`. Without such a handler, a cron without a thread must belong to the user.
     """
     body = call.body
     filters = await _filters(call, body, body.limit, body.offset)
@@ -207,11 +207,7 @@ def cron_of(call: Call, schedule: Schedule) -> dict[str, Any]:
 
 
 async def _found(call: Call, cron_id: str, access: Access) -> Schedule:
-    """Return a cron that the caller may reach. The permission for its thread is not checked.
-
-    Raises:
-        HTTPException: 404 if there is no such cron.
-    """
+    """Return a cron that the caller may reach. The caller's permission for the cron's thread is not checked."""
     found = await call.state.schedules.sorted(name=cron_id, **access._asdict())
     if not found:
         raise missing("cron", cron_id)
@@ -219,11 +215,9 @@ async def _found(call: Call, cron_id: str, access: Access) -> Schedule:
 
 
 async def _check_thread(call: Call, schedule: Schedule, action: str, value: dict[str, Any]) -> None:
-    """Ask whether the caller may do something with a cron's thread. The handler of `Auth` may change `value`.
+    """Refuse a caller who may not do something with a cron's thread. The handler of `Auth` may change `value`.
 
-    Raises:
-        HTTPException: 404 if the cron has a thread and the caller may not do it; 403 if the cron has no thread and the
-            caller may not do it.
+    If the cron has a thread, respond as if there were no such cron.
     """
     thread_id = schedule.thread_id
     value["thread_id"] = thread_id
@@ -254,7 +248,7 @@ async def _answer(call: Call, cron_id: str) -> dict[str, Any]:
 async def _filters(call: Call, body: CronCount, limit: int, offset: int) -> Any:
     value = {"assistant_id": body.assistant_id, "thread_id": body.thread_id, "limit": limit, "offset": offset}
     access = await call.access("crons", "search", value)
-    # A cron on a thread reveals contents of the thread, so only crons on threads that the caller may see are found.
+    # A cron reveals contents of its thread, so find only crons on threads that the caller may see.
     threads = await call.authorize_search({"metadata": {}, "limit": limit, "offset": offset})
     metadata = {**(body.metadata or {})}
     if body.assistant_id is not None:

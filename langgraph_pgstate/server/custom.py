@@ -41,21 +41,13 @@ def around(
     cors: Mapping[str, Any] | None,
     limits: BodyLimits,
 ) -> ASGIApp:
-    """Return the user's application, with the server as its last route, below a prefix.
+    """Return the user's application, with the server as its last route, below a prefix. Changes `app`.
 
     Args:
-        app: A Starlette or FastAPI application. This function changes it.
-        inner: The server.
         operations: The server's operations, which are added to FastAPI's OpenAPI document.
         authority: Authenticates requests to the user's routes, unless `place` is `none`.
-        place: When the user's routes are authenticated.
-        prefix: Path below which all routes are; may be empty.
         cors: Options of Starlette's `CORSMiddleware`, for all routes.
         limits: Limits of a body that is read for authentication.
-
-    Raises:
-        ConfigurationError: If `app` is not a Starlette or FastAPI application, or `place` needs an authority and there
-            is none.
     """
     if not isinstance(app, Starlette):
         raise ArgumentTypeError(f"app must be a Starlette or FastAPI application, not {type(app).__name__}")
@@ -77,10 +69,7 @@ def around(
 
 
 class _Inner:
-    """The server as the endpoint of a route.
-
-    It is an object, because Starlette calls a function or a method with a request, and not as an ASGI application.
-    """
+    """The server as the endpoint of a route. It is an object, because Starlette calls functions with a request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -91,10 +80,7 @@ class _Inner:
 
 
 class _Authenticated:
-    """Middleware that authenticates the requests to some routes; the user is `request.user`.
-
-    Connections other than HTTP, like WebSockets, are refused on these routes.
-    """
+    """Middleware that authenticates requests to some routes (`request.user`), and refuses WebSockets there."""
 
     def __init__(
         self, app: ASGIApp, authority: Authority, routes: list[Any], health: Route, limits: BodyLimits
@@ -113,7 +99,7 @@ class _Authenticated:
         with ExitStack() as held:
             try:
                 if reads:
-                    # The body is kept, so that the application can read it again.
+                    # The application reads the body again.
                     given = await bytes_of(request, held.enter_context(claiming()))
                     body = await parsed(request, given, self._limits.values)
                 user = await self._authority.authenticate(request, body)

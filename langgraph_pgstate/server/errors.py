@@ -1,4 +1,4 @@
-"""HTTP responses for errors. They contain no internals, like tracebacks or addresses."""
+"""HTTP responses for errors. Responses contain no internals, like tracebacks or addresses."""
 
 from __future__ import annotations
 
@@ -82,19 +82,14 @@ class ServerBusyError(ServerStoppingError):
 class Budget:
     """A limit on the memory that all requests of this process use together.
 
-    Args:
-        most: Number of bytes. A request may exceed it while no other request holds bytes.
+    A request may exceed the limit while no other request holds memory.
     """
 
     def __init__(self, most: int) -> None:
         self._most, self._held = most, 0
 
     def claim(self, size: int, own: int = 0) -> None:
-        """Count more bytes for a request, which holds `own` bytes already. The caller releases the bytes later.
-
-        Raises:
-            ServerBusyError: If other requests hold bytes, and too few bytes are left.
-        """
+        """Count more bytes for a request that holds `own` bytes. The caller releases the bytes later."""
         if self._held > own and self._held + size > self._most:
             raise ServerBusyError("other requests hold too much of the server's memory: try again")
         self._held += size
@@ -105,7 +100,7 @@ class Budget:
 
     @contextmanager
     def claiming(self) -> Iterator[Callable[[int], None]]:
-        """Provide a function that claims bytes. They are released at the end of the block."""
+        """Provide a function that claims bytes until the end of the block."""
         own = 0
 
         def claim(size: int) -> None:
@@ -156,7 +151,7 @@ async def answer_failure(request: Request, error: Exception) -> Response:
     """Respond to a request that failed. Only messages of expected errors are shown."""
     for kind in type(error).__mro__:
         if kind is UnavailableError:
-            # The error's message is logged, but not sent, because it contains the address of the database server.
+            # The message contains the address of the database server, so it is logged but not sent.
             _log.warning("%s %s failed: %s", request.method, request.url.path, error)
             return answer({"detail": "the database is not available"}, 503, {"Retry-After": "1"})
         if kind in STATUSES:

@@ -54,7 +54,7 @@ async def delete(call: Call) -> Response:
 
 
 METRICS_PERMISSION: Final = "metrics:read"
-"""The permission that an authenticated user needs to see metrics, because they cover all users."""
+"""The permission that an authenticated user needs to see metrics, because metrics cover all users."""
 
 _MOST_DAYS: Final = 3650
 
@@ -65,7 +65,7 @@ async def metrics(call: Call) -> Response:
         raise refuse(403, f"the user must have the permission {METRICS_PERMISSION!r}, because metrics cover all users")
     service = call.service
     if service.metrics is None:
-        # The metrics are made at the first request for them, so a server whose metrics are never read does not measure.
+        # The server measures nothing until the first request for metrics.
         service.metrics = Metrics(service.state)
     body, content_type = await service.metrics.expose(call.request.headers.get("accept", ""))
     return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})

@@ -23,12 +23,7 @@ _OF_THE_SYSTEM: Final = {"created_by": "system"}
 
 
 class ServedGraphs:
-    """The graphs that are served, by name. Each graph is also an assistant, under its name and an id made of the name.
-
-    Args:
-        sources: The graphs by name.
-        saver: Reads and writes their states.
-    """
+    """The graphs that are served, by name. Each graph is also an assistant."""
 
     def __init__(self, sources: Mapping[str, GraphSource], saver: AsyncPGStateSaver) -> None:
         self._sources, self._saver = sources, saver
@@ -45,11 +40,7 @@ class ServedGraphs:
         return assistant_id_of(name)
 
     def check(self, graph: str) -> None:
-        """Refuse the name of a graph that is not served.
-
-        Raises:
-            HTTPException: 404 for such a name.
-        """
+        """Refuse the name of a graph that is not served."""
         if graph not in self._sources:
             raise missing("graph", graph)
 
@@ -69,7 +60,7 @@ class ServedGraphs:
         ]
 
     def named_in(self, metadata: Mapping[str, Any]) -> str | None:
-        """Return the name of the graph in a thread's metadata; `None` if it is not served."""
+        """Return the name of the graph in a thread's metadata; `None` if this graph is not served."""
         name = metadata.get("graph_id")
         return name if isinstance(name, str) and name in self._sources else None
 
@@ -79,7 +70,7 @@ class ServedGraphs:
         return sorted(self._sources)
 
     def of_thread(self, thread: Thread) -> str | None:
-        """Return the name of the graph that runs on a thread; `None` if it is not served."""
+        """Return the name of the graph that runs on a thread; `None` if this graph is not served."""
         return self.named_in(thread.metadata) or self.named_in({"graph_id": thread.agent})
 
     def is_made(self, name: str) -> bool:
@@ -94,7 +85,7 @@ class ServedGraphs:
         access: Access = "threads.read",
         saver: BaseCheckpointSaver[str] | None = None,
     ) -> AsyncIterator[Graph]:
-        """Provide a graph that uses `saver` or the server's saver. If a function makes the graph, it gets `config`."""
+        """Provide a graph that uses `saver` or the server's saver. A function that makes the graph gets `config`."""
         given = (config or {}).get("configurable") or {}
         configurable = with_user({"assistant_id": self.id_of(name), **given, "graph_id": name})
         async with self._sources[name].aopen({**(config or {}), "configurable": configurable}, access) as graph:

@@ -48,10 +48,7 @@ async def encode(value: Any) -> bytes:
 
 
 def to_json_in_parts(value: Any, depth: int = 0) -> bytes:
-    """Return the same JSON as `to_json`, made by several calls.
-
-    No call holds the GIL for long, except for a long string.
-    """
+    """Return the same JSON as `to_json`, made by several calls. No call holds the GIL for long."""
     if isinstance(value, BaseModel):
         value = _plain(value)
     if type(value) not in (dict, list, tuple) or not is_heavy(value):
@@ -70,7 +67,7 @@ def _members(value: Mapping[Any, Any], depth: int) -> Iterator[bytes]:
             yield to_json(some)[1:-1]
             continue
         for key, item in some.items():
-            # Encode an object with only this key, and cut off the braces and the value. The key and its colon remain.
+            # Encode an object with only this key, and keep the key and its colon.
             yield to_json({key: 0})[1:-2] + to_json_in_parts(item, depth + 1)
 
 
@@ -90,7 +87,7 @@ def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = No
 
 
 def _plain(value: Any) -> Any:
-    """Convert an object that orjson cannot encode to one that it can."""
+    """Convert an object that orjson cannot encode to an object that orjson can encode."""
     if isinstance(value, BaseModel):
         return value.model_dump()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

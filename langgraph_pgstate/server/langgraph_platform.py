@@ -11,9 +11,9 @@ For traces, and for tools whose effects must happen once, write in the module th
     builder.add_node("tools", ToolNode([charge], awrap_tool_call=tools))
     graph = record(builder.compile())
 
-The server imports graphs before an event loop exists, and may run them on several loops. A connection belongs to one
-loop. Therefore the server enters `checkpointer` once per loop, and `record` and `tools` use the state of the loop they
-are called on. `PGSTATE_*` variables set the database and the recording; see `AgentServerSettings`.
+The server imports graphs before an event loop exists, and may run graphs on several loops. A connection belongs to one
+loop. So the server enters `checkpointer` once per loop, and `record` and `tools` use the state of the running loop.
+`PGSTATE_*` variables set the database and the recording; see `AgentServerSettings`.
 """
 
 from __future__ import annotations
@@ -187,20 +187,14 @@ class _Variables:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The state opened on one event loop.
-
-    Attributes:
-        loop: The loop.
-        state: The state, with its connections.
-        is_recorded: Whether graphs are recorded.
-    """
+    """The state that is open on an event loop."""
 
     loop: asyncio.AbstractEventLoop
     state: AsyncPGState
     is_recorded: bool
 
 
-# Writers replace the whole tuple, so that it can be read without a lock.
+# Writers replace the whole tuple, so that readers need no lock.
 _opened: tuple[_Opened, ...] = ()
 _opening = threading.Lock()
 # The library that starts and stops the embedded server is not thread-safe: it counts the server's users in a file.
@@ -263,7 +257,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
 def serving(state: AsyncPGState) -> Iterator[None]:
     """Make `state`, `record` and `tools` of this module use the caller's state on the running event loop.
 
-    So a graph that was written for the Agent Server can run in another program. That program records the graph, so
+    A graph that was written for the Agent Server can then run in another program. That program records the graph, so
     `record` adds nothing.
     """
     opened = _Opened(asyncio.get_running_loop(), state, is_recorded=False)
@@ -303,7 +297,7 @@ class LoopToolLedger(AsyncToolLedger):
         self._compensators = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Return one of the attributes that need connections. It is looked up in the running loop's ledger."""
+        """Return an attribute that needs connections, from the ledger of the running loop."""
         if name not in ("_calls", "_codec", "_executor", "_queries", "_runner", "_settings"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         try:
@@ -367,7 +361,7 @@ def _embedded(path: str) -> Iterator[str]:
 
 @asynccontextmanager
 async def _dsn(settings: AgentServerSettings) -> AsyncIterator[str]:
-    """Provide the DSN. If it names no server, the embedded server runs until the end of the block."""
+    """Provide the DSN. Without a DSN in the settings, run the embedded server until the end of the block."""
     if settings.dsn is not None:
         read_dsn(settings.dsn, DSN_VARIABLE)
         yield settings.dsn

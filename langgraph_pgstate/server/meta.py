@@ -23,12 +23,7 @@ _REFERENCES: Final = "#/components/schemas/{model}"
 
 @cache
 def document(prefix: str = "", operations: Sequence[Operation] | None = None) -> dict[str, Any]:
-    """Return the OpenAPI document.
-
-    Args:
-        prefix: The path below which the operations are.
-        operations: The operations; all by default.
-    """
+    """Return the OpenAPI document of some operations, by default all, below a prefix."""
     from langgraph_pgstate.server.routes import OPERATIONS
 
     served = OPERATIONS if operations is None else operations

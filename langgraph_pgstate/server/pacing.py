@@ -1,6 +1,6 @@
 """Sending events to clients. Events are read as fast as the client takes them.
 
-All clients that wait for the same event share its bytes.
+Clients that wait for the same event share its bytes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from langgraph_pgstate.server import json
 from langgraph_pgstate.server.errors import Budget, ServerBusyError, ServerStoppingError
 from langgraph_pgstate.server.service import Call
 
-# Seconds between heartbeats. They are needed because proxies close connections on which nothing is sent, and because
-# the JavaScript SDK treats a connection without heartbeats as dead.
+# Seconds between heartbeats. Proxies and the JavaScript SDK close connections on which nothing is sent.
 HEARTBEAT_SECONDS: Final = 5.0
 # Maximum number of bytes that are read ahead of the client; at least one item is read.
 _AHEAD: Final = 64 * 1024
 # Bytes that are given to a connection at once. The connection then waits for the client.
 _PIECE: Final = 16 * 1024
-# Memory of a process for large items that wait for clients. A client whose item does not fit gets a 503, and should try
-# again.
+# Memory of a process for large items that wait for clients. A client whose item does not fit gets a 503.
 _waiting: Final = Budget(128 * 1024 * 1024)
 
 _log = logging.getLogger("langgraph_pgstate.server")
@@ -73,18 +71,10 @@ _contents: Final[WeakValueDictionary[bytes, _Content]] = WeakValueDictionary()
 class Waiting(Generic[M]):
     """An item that a client has not taken yet.
 
-    Streams of a process share the bytes of a large item, because stalled clients of one run usually wait for the same
-    item.
+    Streams share the bytes of a large item, because stalled clients of a run usually wait for the same item.
 
     Attributes:
         mark: Data that the stream keeps with the item.
-
-    Args:
-        mark: Data that the stream keeps with the item.
-        data: Bytes of the item.
-
-    Raises:
-        ServerBusyError: If large items of other clients take too many bytes.
     """
 
     __slots__ = ("_content", "mark")
@@ -128,15 +118,8 @@ async def batches_of(
 ) -> AsyncIterator[deque[Waiting[M]]]:
     """Yield the items of an iterator as bytes, in batches. An empty batch means that a heartbeat is due.
 
-    At most a few dozen kilobytes, or one item, are read before the caller asks for the next batch.
-
-    Args:
-        call: The request.
-        source: The items.
-        encode: Returns the mark of an item, and the item's bytes.
-
-    Raises:
-        ServerStoppingError: If the server stops.
+    `encode` returns the mark and the bytes of an item. At most a few dozen kilobytes, or one item, are read before the
+    caller asks for the next batch.
     """
     found: deque[Waiting[M]] = deque()
     has_come, has_room = asyncio.Event(), asyncio.Event()
@@ -185,14 +168,7 @@ async def batches_of(
 
 
 class HeldResponse(StreamingResponse):
-    """A response whose body is sent as fast as the client takes it. Its bytes count against the limit for large items.
-
-    Args:
-        response: The response with the whole body.
-
-    Raises:
-        ServerBusyError: If large items of other clients take too many bytes.
-    """
+    """A response that is sent as fast as the client takes it. Its bytes count against the limit for large items."""
 
     def __init__(self, response: Response) -> None:
         batch = deque([Waiting(None, bytes(response.body))])
@@ -206,14 +182,9 @@ async def _each(found: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def held(response: Response, is_read: bool) -> Response:
-    """Return a large response as a `HeldResponse`, whose bytes count against the limit. Return others unchanged.
+    """Return a large response as a `HeldResponse`, and other responses unchanged.
 
-    Args:
-        response: The response.
-        is_read: Whether the request only reads, so that it may be refused if too little memory is left.
-
-    Raises:
-        ServerBusyError: If the request only reads and large responses of other clients take too many bytes.
+    If too little memory is left, a read is refused. A response to a change is sent, because the change is made already.
     """
     if isinstance(response, StreamingResponse) or len(response.body) <= _PIECE:
         return response
@@ -228,13 +199,7 @@ def held(response: Response, is_read: bool) -> Response:
 async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, str] | None = None) -> Response:
     """Return a response with a list of values. A short list is read before it is sent, a longer list while it is sent.
 
-    Args:
-        values: A generator that reads the values.
-        headers: Headers of the response.
-
-    Raises:
-        Exception: An error that `values` raises before the first part of the list is read. After a later error, the
-            response ends early.
+    An error before the first part of the list is raised. A later error ends the response early.
     """
     batches = _in_one_task(_batches(values))
     try:
@@ -284,7 +249,7 @@ async def _batches(values: AsyncGenerator[Any, None]) -> AsyncGenerator[tuple[de
 async def _in_one_task(values: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
     """Yield the values of a generator that runs in one task, even if several tasks ask for the values.
 
-    A cancel scope of anyio, like that of a graph's factory, must be left by the task that entered it.
+    The task that enters a cancel scope of anyio, as in a graph's factory, must also leave it.
     """
     wanted: asyncio.Queue[None] = asyncio.Queue()
     found: asyncio.Queue[tuple[list[T], BaseException | None]] = asyncio.Queue()
@@ -322,9 +287,9 @@ def _parts(data: bytes) -> Iterator[bytes]:
 
 
 async def clean_up(do: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Clean up after a request, even if it is cancelled.
+    """Clean up after a request, even if the request is cancelled. Errors are ignored.
 
-    Errors are ignored. For example, an undeleted thread of a stateless run does no harm, because it expires later.
+    For example, an undeleted thread of a stateless run does no harm, because the thread expires later.
     """
     with suppress(Exception):
         await finish(do())

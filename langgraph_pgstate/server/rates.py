@@ -15,7 +15,7 @@ from langgraph_pgstate.server.auth import User
 from langgraph_pgstate.server.errors import refuse
 
 _MINUTE: Final = 60.0
-# The counts are in a hash table of 8,192 sets with 8 entries each, so that a few comparisons find a user.
+# The counts are in a hash table: 8,192 sets with 8 entries each.
 _SETS: Final = 2**13
 _WAYS: Final = 8
 _MOST: Final = 1_000_000
@@ -24,8 +24,8 @@ _MOST: Final = 1_000_000
 class RateLimit:
     """The maximum number of requests that each user may send in a minute, at once or one after another.
 
-    Processes that are forked after this object is made share the counts. These take one megabyte of shared memory, for
-    any number of users. Counting takes no lock, so two requests that two processes count at once may count as one.
+    Processes that are forked later share the counts, which take one megabyte of memory. Counting takes no lock, so two
+    requests that two processes count at once may count as one.
 
     Args:
         per_minute: Number of requests.
@@ -43,14 +43,14 @@ class RateLimit:
         memory = memoryview(mmap.mmap(-1, 16 * entries))
         self._users = memory[: 8 * entries].cast("q")
         # For each entry, the time from which its user may again send the full number of requests. All processes read
-        # the same monotonic clock, so they can compare these times.
+        # the same monotonic clock.
         self._times = memory[8 * entries :].cast("d")
 
     def check(self, request: Request, user: User | None) -> None:
         """Count a request of a user. Without a user, count it for the client's IPv4 address or IPv6 network.
 
         Raises:
-            HTTPException: 429 if the user has sent too many. The request is then not counted.
+            HTTPException: 429 if there were too many requests. The request is not counted.
         """
         key = f"user {user.identity}" if user is not None else _address(request)
         wait = self.count(key, time.monotonic())
@@ -59,7 +59,7 @@ class RateLimit:
             raise refuse(429, text, {"Retry-After": str(math.ceil(wait))})
 
     def count(self, key: str, now: float) -> float:
-        """Count a request and return 0. If there were too many, do not count it, and return the seconds to wait."""
+        """Count a request and return 0. After too many requests, return the seconds to wait instead."""
         # Forked processes compute the same hashes. Zero marks a free entry, so no user may have the hash 0.
         user = hash(key) or 1
         first = user % _SETS * _WAYS

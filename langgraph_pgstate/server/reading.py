@@ -1,4 +1,4 @@
-"""Reading request bodies as JSON types, within a time limit and without stopping the event loop."""
+"""Reading request bodies as JSON types, within a time limit and without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from langgraph_pgstate.server.errors import Budget, refuse
 from langgraph_pgstate.server.json import MOST_LEVELS, is_deeper
 
 _SECONDS: Final = 60.0
-# Bodies with more values or bytes are parsed in a thread by Python code, which lets the event loop go on. A body of few
-# values can take long, too, if it has many bytes.
+# Bodies with more values or bytes are parsed in a thread by Python code, which lets the event loop go on.
 _FEW_VALUES: Final = 20_000
 _FEW_BYTES: Final = 128 * 1024
-# Maximum number of digits of an integer. The time to read or write it grows with the square of this number.
+# Maximum number of digits of an integer. The time to read an integer grows with the square of this number.
 _MOST_DIGITS: Final = 100
 _LONG_INTEGER: Final = re.compile(rb"[0-9]{%d}" % (_MOST_DIGITS + 1))
 _NUL: Final = b"\\u0000"
@@ -93,12 +92,7 @@ def _string(text: str, start: int, strict: bool = True) -> tuple[str, int]:
 
 
 class BodyLimit:
-    """Middleware that refuses bodies that are too large or arrive too slowly, when the application reads them.
-
-    Args:
-        app: The application, which responds to a refusal.
-        most: Maximum number of bytes of a body.
-    """
+    """Middleware that refuses bodies that are too large or arrive too slowly, when the application reads them."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app, self._most = app, most
@@ -110,10 +104,7 @@ class BodyLimit:
 
 
 def receive_limited(scope: Scope, receive: Receive, most: int) -> Receive:
-    """Return a function that receives a request's body.
-
-    The function raises `HTTPException`: 408 if the body is late, 413 if it is too large.
-    """
+    """Return a function that receives a body, and refuses a late body with 408 and a large body with 413."""
     announced = Headers(scope=scope).get("content-length", "")
     size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
     until = asyncio.get_running_loop().time() + _SECONDS
@@ -139,17 +130,7 @@ def receive_limited(scope: Scope, receive: Receive, most: int) -> Receive:
 
 
 async def json_of(request: Request, most_values: int = DEFAULT_LIMITS.values) -> Any:
-    """Return the body of a request as JSON types, with NULs removed from its content; `None` if the body is empty.
-
-    Args:
-        request: The request.
-        most_values: Maximum number of lists, objects and items.
-
-    Raises:
-        HTTPException: 400 if the client disconnects, 413 if the body has too many values, 415 if the body has another
-            content type, 422 if the body is not JSON.
-        ServerBusyError: If bodies of other requests take too much memory.
-    """
+    """Return the body of a request as JSON types, without NULs in its content; `None` if the body is empty."""
     with claiming() as claim:
         return await parsed(request, await bytes_of(request, claim), most_values)
 
@@ -160,12 +141,7 @@ def claiming() -> AbstractContextManager[Callable[[int], None]]:
 
 
 async def bytes_of(request: Request, claim: Callable[[int], None]) -> bytes:
-    """Return the body of a request.
-
-    Raises:
-        HTTPException: 400 if the client disconnects.
-        ServerBusyError: If bodies of other requests take too much memory.
-    """
+    """Return the body of a request. Claim memory for a body of many bytes."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -175,7 +151,7 @@ async def bytes_of(request: Request, claim: Callable[[int], None]) -> bytes:
                 claim(len(part))
             parts.append(part)
     except ClientDisconnect:
-        # Respond with 400, which is not logged as an error of the server. So clients cannot fill the log.
+        # A response with 400 is not logged as an error of the server, so clients cannot fill the log.
         raise refuse(400, "the body ends early") from None
     raw = b"".join(parts)
     parts.clear()
@@ -222,7 +198,7 @@ def _end_of_part(part: re.Pattern[AnyStr], text: AnyStr, start: int) -> int:
 
 def _parsed(raw: bytes, decoder: json.JSONDecoder) -> Any:
     try:
-        # Only UTF-8 is accepted, because the search for NULs would miss them in other encodings.
+        # Only UTF-8 is accepted, because the search for NULs finds none in other encodings.
         found = decoder.decode(raw.decode())
     except (ValueError, RecursionError) as error:
         raise refuse(422, f"the body must be JSON: {error}") from None
@@ -232,11 +208,7 @@ def _parsed(raw: bytes, decoder: json.JSONDecoder) -> Any:
 
 
 def _without_nul(value: Any, is_content: bool) -> Any:
-    """Return a value with NULs removed from content. NULs elsewhere are refused, because they could be in an id.
-
-    Raises:
-        HTTPException: 422 if a NUL is outside content.
-    """
+    """Return a value with NULs removed from content. NULs elsewhere are refused, because they could be in an id."""
     if isinstance(value, str):
         if "\0" in value and not is_content:
             raise refuse(422, "the body must not contain NUL outside of content, because PostgreSQL cannot store it")

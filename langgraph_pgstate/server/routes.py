@@ -32,8 +32,6 @@ class Operation:
 
     Attributes:
         name: Name in the SDK's clients, like `threads.create`.
-        method: The HTTP method.
-        path: The path, with parameters in braces.
         handler: Responds to a request; `None` if the operation is not implemented.
         body: The model of the request's body; `None` if the operation takes no body.
         is_read: Whether the operation changes nothing.
@@ -66,7 +64,7 @@ class Operation:
 
     @property
     def description(self) -> str:
-        """The second paragraph of the handler's docstring; empty if there is none."""
+        """The handler's docstring without its first line and its sections; empty if nothing is left."""
         text = (getdoc(self.handler) or "").partition("\n")[2].partition("\nArgs:")[0].partition("\nRaises:")[0]
         return " ".join(text.split())
 
@@ -79,7 +77,7 @@ _THREAD: Final = "/threads/{thread_id}"
 _RUN: Final = "/threads/{thread_id}/runs/{run_id}"
 _ASSISTANT: Final = "/assistants/{assistant_id}"
 
-# Paths with a fixed part come before paths with a parameter at the same position.
+# The first match counts, so paths with a fixed part come before paths with a parameter at the same position.
 OPERATIONS: Final = (
     Operation("ok", "GET", "/ok", meta.ok, is_read=True, is_open=True, is_unlimited=True),
     Operation("info", "GET", "/info", meta.info, is_read=True, is_open=True, is_unlimited=True),

@@ -31,8 +31,7 @@ from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import Reader, kept_modes, location, with_client
 from langgraph_pgstate.threads.types import Thread
 
-# The thread of a stateless run is deleted with the response. If no client waited for the run, or the process died,
-# the thread is deleted after this time.
+# Time after which the thread of a stateless run is deleted if no response has deleted the thread.
 _STATELESS_TTL: Final = timedelta(hours=1)
 _NONE_TO_CANCEL: Final = "no run to cancel was found"
 _UNFINISHED: Final = ("pending", "running")
@@ -197,9 +196,6 @@ def check_webhook(call: Call, url: str | None) -> None:
     """Refuse a webhook that the settings do not allow, or whose URL has an IP address that is not public.
 
     The addresses of a host name are checked when the webhook is sent.
-
-    Raises:
-        HTTPException: 422 if the webhook is refused.
     """
     if url is None:
         return
@@ -216,7 +212,7 @@ def check_webhook(call: Call, url: str | None) -> None:
 
 
 async def labelled(call: Call, thread: Thread, graph: Mapping[str, Any]) -> Thread:
-    """Return a thread, with the graph and the assistant added to its metadata unless they are there."""
+    """Add the graph and the assistant to a thread's metadata, unless they are there, and return the thread."""
     if {**thread.metadata, **graph} == thread.metadata:
         return thread
     return await call.state.threads.update_metadata(thread.thread_id, graph)
@@ -266,7 +262,7 @@ class _Plan(NamedTuple):
 
     Attributes:
         options: The arguments of `runs.enqueue`.
-        make: Labels the run's thread, or creates it if it is missing.
+        make: Labels the run's thread, or creates a missing thread.
         is_new: Whether the thread is missing.
         is_stateless: Whether the client has named no thread.
     """
@@ -278,11 +274,7 @@ class _Plan(NamedTuple):
 
 
 async def _enqueue(call: Call, plans: Sequence[_Plan]) -> list[AsyncRunHandle]:
-    """Enqueue runs: all or none. Missing threads are created after the runs are validated.
-
-    Raises:
-        HTTPException: 404 if a run on a missing thread starts from a checkpoint.
-    """
+    """Enqueue runs: all or none. Missing threads are created after the runs are validated."""
     runs, given = call.state.runs, [plan.options for plan in plans]
     requests = await compute(given, runs.encoder.many, given)
     for plan, request in zip(plans, requests, strict=True):
@@ -300,7 +292,7 @@ async def _enqueue(call: Call, plans: Sequence[_Plan]) -> list[AsyncRunHandle]:
 async def _making(call: Call) -> AsyncIterator[list[str]]:
     """Delete the threads that the block made for stateless runs, if the block fails.
 
-    The block must add the ids of these threads to the list that it receives.
+    The block adds the ids of these threads to the list that it receives.
     """
     made: list[str] = []
     try:
@@ -378,11 +370,7 @@ async def _plan(call: Call, body: RunCreate, thread_id: str | None, run_id: str 
 async def _place(
     call: Call, thread_id: str, checkpoint: Mapping[str, Any], checkpoint_id: str | None
 ) -> dict[str, Any]:
-    """Return the keys of a config that name the subgraph in which a run starts, and the outer graphs' checkpoints.
-
-    Raises:
-        HTTPException: 404 if there is no such checkpoint.
-    """
+    """Return the keys of a config that name the subgraph in which a run starts, and the outer graphs' checkpoints."""
     map, ns = checkpoint.get("checkpoint_map"), checkpoint.get("checkpoint_ns")
     if not ns or checkpoint_id is None:
         return {"checkpoint_map": map} if map else {}
@@ -397,12 +385,7 @@ async def _place(
 async def _thread(
     call: Call, body: RunCreate, thread_id: str | None, checkpoint_id: str | None, scope: Scope | None
 ) -> Thread | None:
-    """Return the thread of a run; `None` if it is missing, and is to be created.
-
-    Raises:
-        HTTPException: 404 if the thread is missing, and the run starts from a checkpoint or `if_not_exists` is
-            `reject`.
-    """
+    """Return the thread of a run; `None` if the thread must be created."""
     if thread_id is not None:
         thread = await call.state.threads.get(thread_id, scope=scope)
         if thread is not None:
@@ -435,27 +418,19 @@ def _is_temporary(call: Call) -> bool:
 
 
 async def _run(call: Call, action: str = "read", value: Mapping[str, Any] | None = None) -> Run:
-    """Return the run that the path names, if the caller may do the action on its thread.
-
-    Raises:
-        HTTPException: 403 or 404 otherwise.
-    """
+    """Return the run that the path names, if the caller may do the action on its thread."""
     run_id = call.path("run_id")
     thread = await call.thread(action, {**(value or {}), "run_id": run_id})
     return await found_run(call, thread.thread_id, run_id)
 
 
 def _reader_of_new(call: Call, handle: AsyncRunHandle) -> Reader:
-    """Return the `Reader` of a new run. It checks nothing if the thread was made for the run."""
+    """Return the `Reader` of a new run. If the thread was made for the run, the `Reader` checks nothing."""
     return Reader(call, call.scope if "thread_id" in call.request.path_params else None, handle.thread_id)
 
 
 async def _joined(call: Call) -> tuple[Run, Reader, bool]:
-    """Return the run that a client joins, its `Reader`, and whether a disconnect cancels the run.
-
-    Raises:
-        HTTPException: 403 or 404 if the caller may not read the run, or may not cancel it as the request asks.
-    """
+    """Return the run that a client joins, its `Reader`, and whether a disconnect cancels the run."""
     run, cancels = await _run(call), call.flag("cancel_on_disconnect")
     reader = Reader(call, call.scope, run.thread_id)
     if cancels:
@@ -466,11 +441,7 @@ async def _joined(call: Call) -> tuple[Run, Reader, bool]:
 
 
 async def found_run(call: Call, thread_id: str, run_id: str) -> Run:
-    """Return a run.
-
-    Raises:
-        HTTPException: 404 if there is no such run.
-    """
+    """Return a run. Refuse a request for a missing run with 404."""
     run = await call.state.runs.get(thread_id, run_id)
     if run is None:
         raise missing("run", run_id)
@@ -484,15 +455,7 @@ async def _cancel(call: Call, thread_id: str, run_id: str, action: str) -> None:
 
 
 def _waiting(call: Call, handle: AsyncRunHandle, reader: Reader, *, cancels: bool, deletes: bool = False) -> Response:
-    """Wait for a run's end, and send its final values. Until then, send line feeds so that the connection stays open.
-
-    Args:
-        call: The request.
-        handle: The run.
-        reader: Checks whether the client may still read the thread.
-        cancels: Whether a disconnect cancels the run.
-        deletes: Whether the thread is deleted at the end.
-    """
+    """Respond with a run's final values at its end. Until then, send line feeds to keep the connection open."""
     headers = {"Content-Location": location(handle), "Location": f"{location(handle)}/join"}
     return ClosingResponse(_values(call, handle, reader, cancels, deletes), 200, headers, "application/json")
 

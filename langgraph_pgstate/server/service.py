@@ -1,4 +1,4 @@
-"""The arguments of handlers: the `Service` that they share, and the `Call`, a request with its caller."""
+"""The arguments of handlers: the `Service` that all handlers share, and the `Call`, a request with its caller."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Access(NamedTuple):
 
     Attributes:
         scope: Metadata that the assistants or crons must contain; `None` for no condition.
-        owner_id: The user who must own them, if no handler of `Auth` decides; `None` for no condition.
+        owner_id: The user who must own the assistants or crons, if no handler of `Auth` decides; else `None`.
     """
 
     scope: Alternatives | None = None
@@ -49,16 +49,10 @@ class Service:
     """The state, graphs and settings of a running application. Handlers find it in `Call.service`.
 
     Attributes:
-        state: The `AsyncPGState` that stores threads, runs and all other data.
-        graphs: The graphs that the server runs, by name.
         authority: Authenticates and authorizes callers; `None` if every caller may see all.
-        store: LangGraph's store, if there is one.
-        is_read_only: Whether operations that change something are refused.
-        rate_limit: The maximum number of requests of each user; `None` for no limit.
         headers: The request headers that are passed to runs in their config.
-        limits: Limits of the bodies of requests.
         stopping: Set when open streams must end because the process stops.
-        metrics: The metrics; made at the first request for them.
+        metrics: The metrics, made at the first request for metrics.
         receipt_key: The key that signs receipts of erasures made on pages; `None` for receipts without a signature.
         tenants: A service for each tenant; `None` if the database does not keep tenants apart, or if the state belongs
             to one tenant.
@@ -81,9 +75,6 @@ class Service:
         """Return the service of the caller's tenant, or this service if tenants are not kept apart.
 
         A tenant's service reaches only the tenant's rows, and stays open until the request ends.
-
-        Raises:
-            HTTPException: 403 if the user has no tenant.
         """
         if self.tenants is None:
             return self
@@ -108,11 +99,10 @@ class Call:
 
     Attributes:
         service: The state, graphs and settings of the application, or of the caller's tenant.
-        request: The request.
         body: The validated body, if the operation has one.
         user: The authenticated caller; `None` without `auth`.
-        scope: Metadata that a thread must contain for the caller to reach it, as a handler of `Auth` has decided last;
-            `None` for all threads.
+        scope: Metadata that a thread must contain for the caller to reach the thread, as a handler of `Auth` has
+            decided last; `None` for all threads.
     """
 
     service: Service
@@ -129,7 +119,7 @@ class Call:
     def metadata(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return a copy of a client's metadata without the keys that identify a run.
 
-        With `auth`, the keys that name the owner or the agent are left out, too. Only handlers of `Auth` may set them.
+        With `auth`, also leave out the keys of the owner and the agent, which only handlers of `Auth` may set.
         """
         names = _OF_RUNS if self.user is None else _OF_RUNS | self.owner_keys | {*self.thread_keys.agent}
         return {name: value for name, value in (given or {}).items() if name not in names}
@@ -155,11 +145,7 @@ class Call:
         return str(self.request.path_params[name])
 
     def query(self, name: str) -> str | None:
-        """Return a parameter of the query; `None` if it is missing or empty.
-
-        Raises:
-            HTTPException: 422 if the parameter holds NUL.
-        """
+        """Return a parameter of the query; `None` if it is missing or empty."""
         found = self.request.query_params.get(name, "")
         if "\0" in found:
             raise refuse(422, f"{name} must not hold NUL, which PostgreSQL cannot store")
@@ -170,11 +156,7 @@ class Call:
         return (self.query(name) or "").lower() in ("true", "1", "yes")
 
     def names(self, name: str, known: Collection[str] | None = None) -> list[str] | None:
-        """Return the names in a query parameter, which may be repeated or a list with commas; `None` if it is missing.
-
-        Raises:
-            HTTPException: 422 if a name is not known.
-        """
+        """Return the names in a query parameter, which may be repeated or have commas; `None` if it is missing."""
         given = [part for value in self.request.query_params.getlist(name) for part in value.split(",") if part]
         for one in given:
             # `values.NAME` names a channel.
@@ -184,11 +166,7 @@ class Call:
         return given or None
 
     def number(self, name: str, default: int, most: int = 2**31 - 1) -> int:
-        """Return a number of the query, at least 0.
-
-        Raises:
-            HTTPException: 422 if the parameter is not such a number.
-        """
+        """Return a number of the query, or the default if the parameter is missing."""
         text = self.query(name)
         if text is None:
             return default
@@ -204,18 +182,15 @@ class Call:
         access: GraphAccess = "threads.read",
         saver: BaseCheckpointSaver[str] | None = None,
     ) -> AbstractAsyncContextManager[Graph]:
-        """Provide a graph. If a function makes the graph, it gets the config, with the caller as the user."""
+        """Provide a graph. A function that makes the graph gets the config, with the caller as the user."""
         user = {} if self.user is None else {**self.user.configurable, "user_id": self.user.identity}
         configurable = {**(config.get("configurable") or {}), **user}
         return self.service.graphs.open(name, {**config, "configurable": configurable}, access, saver)
 
     async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Alternatives | None:
-        """Return the metadata that an object must contain so that the operation may reach it; `None` for all objects.
+        """Return the metadata that objects must contain for the caller to reach them; `None` for all objects.
 
-        The handler of `Auth` may change `value`.
-
-        Raises:
-            HTTPException: 403 if the operation is refused.
+        The handler of `Auth` may refuse the operation, or change `value`.
         """
         if self.service.authority is None or self.user is None:
             return None
@@ -228,9 +203,6 @@ class Call:
         """Return the conditions on assistants or crons for an operation. The handler of `Auth` may change `value`.
 
         If no handler decides, the operation reaches only assistants and crons that the caller owns.
-
-        Raises:
-            HTTPException: 403 if the operation is refused.
         """
         if self.service.authority is None or self.user is None:
             return Access()
@@ -259,9 +231,6 @@ class Call:
         """Return the metadata of the threads, assistants or crons that the caller may see; `None` for all.
 
         A handler may return these metadata, or put them into the metadata of `value`.
-
-        Raises:
-            HTTPException: 403 if the caller must not search.
         """
         # A deep copy is kept for comparison, because a handler may change nested values.
         asked = deepcopy(value.setdefault("metadata", {}))
@@ -273,12 +242,9 @@ class Call:
         return both(({**demanded},), ({},) if scope is None else scope)
 
     async def thread(self, action: str, value: dict[str, Any] | None = None) -> Thread:
-        """Return the thread that the path names, if the caller may do the action on it.
+        """Return the thread that the path names, if the caller may do the action on the thread.
 
-        The handler may change `value`.
-
-        Raises:
-            HTTPException: 403 or 404 otherwise.
+        The handler of `Auth` may change `value`.
         """
         thread_id = self.path("thread_id")
         value = {} if value is None else value
@@ -287,11 +253,7 @@ class Call:
         return await self.visible(thread_id, scope)
 
     async def visible(self, thread_id: str, scope: Alternatives | None) -> Thread:
-        """Return a thread that the caller may see.
-
-        Raises:
-            HTTPException: 404 if there is no such thread.
-        """
+        """Return a thread that the caller may see."""
         found = await self.state.threads.get(thread_id, scope=scope)
         if found is None:
             raise missing("thread", thread_id)

@@ -1,4 +1,4 @@
-"""Runs the application as a process: uvicorn, signals, and, without `auth`, the refusal of other machines' requests."""
+"""The application as a process: uvicorn, signals and, without `auth`, the refusal of other machines' requests."""
 
 from __future__ import annotations
 
@@ -35,12 +35,10 @@ DEFAULT_CORS: Final[Mapping[str, Any]] = {
     "allow_private_network": True,
 }
 _BACKLOG: Final = 2048
-# Seconds after which a connection is closed if its client has not sent the whole head of a request, or has read nothing
-# of a response.
+# Seconds that a client has to send the head of a request, and to take more bytes of a response.
 _HEAD_SECONDS: Final = 15.0
 _TAKING_SECONDS: Final = 60.0
-# Seconds after which requests are ended when the server stops. Otherwise a client that reads nothing could keep the
-# server from stopping.
+# Seconds for requests to end when the server stops. Otherwise, a client that reads nothing could prevent the stop.
 _GRACE_SECONDS: Final = 10
 # A parameter of glibc: the minimum size of blocks that are returned to the system when they are freed. By default,
 # glibc raises the size to that of the first large block, and then keeps freed memory.
@@ -50,11 +48,9 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
-    """Return a socket that listens.
+    """Return a socket that listens, on any free port if `port` is 0.
 
     Args:
-        host: The address.
-        port: The port; 0 for any free port.
         is_shared: Whether other processes listen on the same port, too.
 
     Raises:
@@ -78,9 +74,6 @@ class LocalOnly:
 
     A page of any other site can make a browser send requests to a local server. So the `Origin` of each request is
     checked. The `Host` is also checked, because a site can make one of its own host names resolve to this machine.
-
-    Args:
-        app: The application.
     """
 
     def __init__(self, app: AgentServer) -> None:
@@ -108,8 +101,6 @@ def run(
     """Serve an application until SIGTERM or SIGINT, then drain it. A second signal stops it at once.
 
     Args:
-        app: The application.
-        listener: The socket.
         is_open: Whether other machines may call the application.
         threads: Number of threads in which blocking nodes run.
         member: The membership of this process if a supervisor runs several processes. The process also drains when the
@@ -127,7 +118,7 @@ def run(
             '("auth": {"path": "./auth.py:auth"}), or mount create_app in an application that authenticates'
         )
     served: Any = app if is_open else LocalOnly(app)
-    # `_serve` enters the lifespan instead of uvicorn, so that an error in the lifespan is raised to the caller.
+    # `_serve` enters the lifespan instead of uvicorn, so that the caller gets an error of the lifespan.
     config = uvicorn.Config(
         served,
         lifespan="off",
@@ -141,8 +132,7 @@ def run(
     _give_back_memory()
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
-    # uvicorn sets its own handlers when it starts, and restores these handlers when it ends. So signals are handled
-    # while the worker drains, too.
+    # uvicorn restores these handlers when it ends, so that signals are also handled while the worker drains.
     before = {number: signal.signal(number, server.handle_exit) for number in _SIGNALS}
     executor = ThreadPoolExecutor(threads)
     loop.set_default_executor(executor)
@@ -173,10 +163,7 @@ async def _serve(app: AgentServer, server: _Server, listener: socket.socket, mem
 
 
 class _Connection(H11Protocol):
-    """A connection that buffers few bytes for its client.
-
-    It uses h11, which bounds the head of a request; httptools does not.
-    """
+    """A connection that buffers few bytes. Unlike httptools, h11 bounds the head of a request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection, or close it if there are too many."""
@@ -199,7 +186,7 @@ class _Stall(NamedTuple):
         cycle: uvicorn's object for the last request.
         is_between: Whether the connection waits for the head of the next request.
         pending: Bytes that the client has not taken.
-        since: When the wait began, or the client last took bytes, by the monotonic clock.
+        since: Start of the wait, or time at which the client last took bytes, by the monotonic clock.
     """
 
     cycle: Any
@@ -224,11 +211,7 @@ class _Stall(NamedTuple):
 
 
 class _Server(uvicorn.Server):
-    """A server that reports a signal to its application at once, so that open streams end.
-
-    Attributes:
-        exit_code: The exit code of the process.
-    """
+    """A server that reports a signal to its application at once, so that open streams end."""
 
     def __init__(
         self, config: uvicorn.Config, app: AgentServer, member: Membership | None, loop: asyncio.AbstractEventLoop

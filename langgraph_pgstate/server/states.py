@@ -39,7 +39,7 @@ _log = logging.getLogger("langgraph_pgstate.server")
 
 
 def are_projected(call: Call, values: Mapping[str, Any]) -> bool:
-    """Return whether SQL can compare values. It can if the state's option `project` names all their channels."""
+    """Return whether SQL can compare values, because the option `project` names all their channels."""
     return {*values} <= {*core_of(call.state).project}
 
 
@@ -48,16 +48,12 @@ async def having_values(
 ) -> Sequence[Thread]:
     """Read the newest states of threads in order, and return the threads whose states contain values.
 
-    A thread is not returned if its graph is not served here, or if its state cannot be read.
+    A thread is left out if its graph is not served here, or if its state cannot be read.
 
     Args:
-        call: The request.
         values: The values by channel, in the form in which clients see them.
         most: Maximum number of threads to return; `None` for all.
         filters: Other conditions on the threads, and their order.
-
-    Raises:
-        HTTPException: 422 if more than a thousand states would have to be read, or too many items compared.
     """
     threads = await call.state.threads.sorted(**filters, limit=_MOST_COMPARED)
     comparisons = Comparisons(_MOST_COMPARISONS)
@@ -96,7 +92,6 @@ class ThreadState(NamedTuple):
     """A thread with its newest state.
 
     Attributes:
-        thread: The thread.
         snapshot: The state; `None` if the thread has no state, its graph is not served here, or the state cannot be
             read.
         error: Why the state cannot be read.
@@ -145,12 +140,7 @@ async def read_states(call: Call, threads: Iterable[Thread]) -> AsyncGenerator[T
 
 
 class _Graphs(AsyncExitStack):
-    """The graphs of some threads, each opened at its first use.
-
-    Args:
-        call: The request.
-        latest: The checkpoints of the threads.
-    """
+    """The graphs of some threads, each opened at its first use."""
 
     def __init__(self, call: Call, latest: Latest) -> None:
         super().__init__()
@@ -158,11 +148,7 @@ class _Graphs(AsyncExitStack):
         self._known: dict[tuple[str, str], Graph | Exception] = {}
 
     async def of(self, thread: Thread, name: str) -> Graph:
-        """Return the graph of a thread.
-
-        Raises:
-            Exception: The error that the graph's factory raises. Later calls for the same graph raise it again.
-        """
+        """Return the graph of a thread, or raise the error of the graph's factory, also at later calls."""
         # A graph that was made with an assistant's config must not be used for another assistant.
         assistant_id = thread.metadata.get("assistant_id") if self._call.service.graphs.is_made(name) else None
         key = (name, repr(assistant_id))
@@ -189,12 +175,7 @@ async def _close(manager: AbstractAsyncContextManager[Any]) -> None:
 
 
 class _Newest(BaseCheckpointSaver[str]):
-    """A saver that gives graphs the newest checkpoints of some threads, from rows that are read already.
-
-    Args:
-        saver: Decodes the checkpoints, and reads what `latest` lacks.
-        latest: The rows.
-    """
+    """A saver that gives graphs the newest checkpoints of some threads, from rows that are read already."""
 
     def __init__(self, saver: AsyncPGStateSaver, latest: Latest) -> None:
         super().__init__(serde=saver.serde)
@@ -214,15 +195,7 @@ class _Newest(BaseCheckpointSaver[str]):
 async def history(
     call: Call, name: str, thread: Thread, config: RunnableConfig, **options: Any
 ) -> AsyncGenerator[StateSnapshot, None]:
-    """Yield the states of a thread, newest first. A state is decoded when the caller asks for it.
-
-    Args:
-        call: The request.
-        name: The name of the graph.
-        thread: The thread.
-        config: The thread's config, with a namespace and perhaps a checkpoint.
-        options: Options of LangGraph's `aget_state_history`.
-    """
+    """Yield the states of a thread, newest first. A state is decoded when the caller asks for it."""
     saver = _Listed(call.state.saver)
     async with aclosing(saver), open_graph(call, name, thread, saver=saver) as graph:
         while found := deque([one async for one in graph.aget_state_history(config, **options)]):
@@ -231,11 +204,7 @@ async def history(
 
 
 class _Listed(BaseCheckpointSaver[str]):
-    """A saver that lists few checkpoints at each call, because LangGraph keeps the states of a whole list in memory.
-
-    Args:
-        saver: Lists the checkpoints.
-    """
+    """A saver that lists few checkpoints at each call, because LangGraph keeps the states of a whole list in memory."""
 
     def __init__(self, saver: AsyncPGStateSaver) -> None:
         super().__init__(serde=saver.serde)

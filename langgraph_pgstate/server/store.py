@@ -26,13 +26,7 @@ _OPERATORS: Final = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
 async def open_memory(
     state: AsyncPGState, options: MemoryOptions | None, *, writes: bool
 ) -> AsyncIterator[AsyncPGMemoryStore]:
-    """Open the long-term memory of a state, and create its indexes.
-
-    Args:
-        state: The state.
-        options: Options of the memory; by default those of the state.
-        writes: Whether the memory may write: create indexes, and count how often items are read.
-    """
+    """Open the long-term memory of a state. If `writes`, create its indexes, and count reads."""
     core = core_of(state)
     database: Any = core.database
     given = core.memory if options is None else options
@@ -127,11 +121,7 @@ async def list_namespaces(call: Call) -> Any:
 
 
 def _refreshes(call: Call, asked: bool | None) -> bool | None:
-    """Return whether a read extends the time to live of items; `None` for the store's default.
-
-    Raises:
-        HTTPException: 403 if the server is read-only and the client asks for an extension.
-    """
+    """Return whether a read extends the time to live of items; `None` for the store's default."""
     if not call.service.is_read_only:
         return asked
     if asked:
@@ -142,8 +132,7 @@ def _refreshes(call: Call, asked: bool | None) -> bool | None:
 def _begins(namespace: Sequence[str], labels: Sequence[str]) -> bool:
     """Return whether a namespace, possibly truncated, begins with some labels. A star stands for any label.
 
-    A store's results are checked with this function, because some stores compare prefixes of texts. They would find
-    "evelyn" for "eve".
+    Results of stores are checked again, because some stores compare prefixes of texts, and find "evelyn" for "eve".
     """
     return all(label in ("*", own) for label, own in zip(labels, namespace, strict=False))
 
@@ -160,20 +149,16 @@ def item_of(item: Item) -> dict[str, Any]:
 
 
 async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
-    """Ask whether the caller may do something. The handler of `Auth` may change the namespace.
+    """Refuse a caller who may not do something. The handler of `Auth` may change the namespace.
 
-    If no handler decides, a user may use namespaces that begin with the user's identity. A search without a namespace
+    Without a handler, a user may use namespaces that begin with the user's identity. A search without a namespace then
     searches these namespaces.
-
-    Raises:
-        HTTPException: 403 if the handler refuses, or returns a filter that the operation does not meet.
     """
     authority = call.service.authority
     if authority is not None and call.user is not None and not authority.decides("store", action):
         own = (call.user.identity,)
         value["namespace"] = value["namespace"] or own
-        # A user whose identity is a star or has a dot may use no namespace: in a list of namespaces, a star would stand
-        # for any label, and a label must not have a dot.
+        # An identity that is a star or has a dot owns no namespace. A star stands for any label, labels have no dots.
         if tuple(value["namespace"][:1]) != own or own == ("*",) or "." in own[0]:
             raise refuse(403, "namespace must begin with the user's identity, because auth has no handler on the store")
     scope = await call.authorize("store", action, value)
@@ -183,11 +168,7 @@ async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Turn errors of the store about unsupported or invalid arguments into refusals.
-
-    Raises:
-        HTTPException: 422.
-    """
+    """Turn errors of the store about unsupported or invalid arguments into refusals with 422."""
     try:
         yield
     except (NotImplementedError, OverflowError, TypeError, ValueError) as error:
@@ -199,11 +180,7 @@ def _refusing() -> Iterator[None]:
 
 
 def _check_filter(filter: Any) -> None:
-    """Refuse unknown operators. With some of them, a search would find nothing and raise no error.
-
-    Raises:
-        HTTPException: 422.
-    """
+    """Refuse unknown operators, because a search with some of these would find nothing and raise no error."""
     for name, value in (filter or {}).items():
         operators = [name, *(value if isinstance(value, dict) else ())]
         unknown = [one for one in operators if one.startswith("$") and (one is name or one not in _OPERATORS)]

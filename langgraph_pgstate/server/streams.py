@@ -39,11 +39,7 @@ _CONTROL: Final = ("metadata", "gap", "error")
 
 
 def kept_modes(modes: Sequence[str]) -> list[str]:
-    """Return the LangGraph modes whose events must be stored for some modes of the SDK.
-
-    Raises:
-        HTTPException: 501 for a mode that is not implemented.
-    """
+    """Return the LangGraph modes whose events must be stored for some modes of the SDK."""
     for mode in modes:
         if mode not in _KEPT:
             raise refuse(501, f"stream_mode {mode!r} is not implemented")
@@ -63,21 +59,15 @@ def stream(
     """Stream the events of a run.
 
     Args:
-        call: The request.
-        handle: The run.
-        modes: Modes of the SDK. If there are none, the events of all stored modes are sent.
-        reader: Checks whether the client may still read the thread.
+        modes: Modes of the SDK. Without modes, the events of all stored modes are sent.
         last_event_id: Id of the last event that the client has.
         cancels: Whether a disconnect of the client cancels the run.
         deletes: Whether the thread is deleted after the end.
-
-    Raises:
-        ConfigurationError: If `last_event_id` is not the id of an event.
     """
     kept_modes(modes)
     events = call.state.runs.join(handle, last_event_id=last_event_id)
     path = location(handle)
-    # The address repeats the modes, because a client that reconnects has only this address.
+    # A client that reconnects has only this address, so the address repeats the modes.
     query = f"?{urlencode({'stream_mode': list(modes)}, doseq=True)}" if modes else ""
     headers = {**HEADERS, "Content-Location": path, "Location": f"{path}/stream{query}"}
     chunks = _chunks(call, handle, events, Conversion(modes), reader, cancels, deletes)
@@ -122,13 +112,7 @@ async def _chunks(
 
 
 class Reader:
-    """A check whether a client may still read a thread. It is repeated while a response is sent.
-
-    Args:
-        call: The request.
-        scope: Metadata that the thread must contain for the client; `None` for no check.
-        thread_id: The thread.
-    """
+    """A repeated check whether a client may still read a thread. Without a scope, the client may always read it."""
 
     def __init__(self, call: Call, scope: Alternatives | None, thread_id: str) -> None:
         self._call, self._scope, self._thread_id = call, scope, thread_id
@@ -137,9 +121,8 @@ class Reader:
     async def is_gone(self, *, now: bool = False) -> bool:
         """Return whether the client may no longer read the thread.
 
-        Without `now`, the result of a check in the last few seconds is still used.
-
-        For a deleted thread, return false: its run ends, and the response ends with the run.
+        Without `now`, a result of the last few seconds is used again. For a deleted thread, return false, because the
+        run and the response end anyway.
         """
         is_known = not now and time.monotonic() - self._checked_at < pacing.HEARTBEAT_SECONDS
         if self._scope is None or is_known:
@@ -155,23 +138,20 @@ class Reader:
 async def with_client(
     call: Call, handle: AsyncRunHandle, reader: Reader, *, cancels: bool, deletes: bool
 ) -> AsyncIterator[asyncio.Event]:
-    """Run a block that responds to a client, and then cancel the run or delete its thread, if this was asked for.
+    """Run a block that responds to a client, and then cancel the run or delete its thread, if the client asked for it.
 
     Yield an event that must be set when the client has received the run's end.
 
     Args:
-        call: The request.
-        handle: The run.
-        reader: Checks whether the client may still read the thread. A client that may not read it does not cancel the
-            run by disconnecting.
-        cancels: Whether the run is cancelled if the client disconnects before the end, unless the server stops.
+        cancels: Whether the run is cancelled if the client disconnects before the end. The run is not cancelled if the
+            server stops, or if the client may no longer read the thread.
         deletes: Whether the thread is deleted after the end.
     """
     ended = asyncio.Event()
     try:
         yield ended
     except (asyncio.CancelledError, GeneratorExit):
-        # If the server stops, it has closed the connection itself, so the run is not cancelled.
+        # A server that stops closes the connection itself, so the run is not cancelled.
         if cancels and not ended.is_set() and not call.service.stopping.is_set():
             await clean_up(partial(_cancel, call, handle, reader))
         raise
@@ -188,7 +168,7 @@ async def _cancel(call: Call, handle: AsyncRunHandle, reader: Reader) -> None:
 async def _delete_thread(call: Call, handle: AsyncRunHandle) -> None:
     """Delete the thread of a run, if the run exists.
 
-    If the run is gone, the thread may be a new one that another user has created under the same id.
+    Without the run, the thread may be a new thread of another user under the same id.
     """
     if await call.state.runs.get(handle.thread_id, handle.run_id) is not None:
         await call.state.saver.adelete_thread(handle.thread_id)
@@ -201,16 +181,12 @@ def location(handle: AsyncRunHandle) -> str:
 
 
 class Conversion:
-    """A converter of the events of one stream to the form of the SDK.
-
-    Args:
-        modes: Modes of the SDK. If there are none, all stored modes are converted, and messages become tuples.
-    """
+    """A converter of the events of one stream to the SDK's form. Without modes, all stored modes are converted."""
 
     def __init__(self, modes: Sequence[str]) -> None:
         self._modes = {*modes}
         self._is_whole = not modes
-        # For the id of each message, the parts received so far, joined to one message.
+        # By id of each message, the parts received so far, joined to one message.
         self._parts: dict[str, BaseMessageChunk] = {}
 
     def convert(self, event: StreamEvent) -> Iterator[tuple[str, Any]]:
@@ -280,11 +256,6 @@ def encoded(id: str, name: str, data: Any, write: Callable[[Any], bytes] = to_js
 async def written(weighed: Any, convert: Callable[[Callable[[Any], bytes]], bytes]) -> bytes:
     """Call `convert` with a JSON encoder, and return its result. With many values, the call runs in an OS thread.
 
-    An event with few values is encoded on the event loop, because each stream that waits for an OS thread keeps its
-    event in memory.
-
-    Args:
-        weighed: The event's data, whose values are counted.
-        convert: Returns the bytes to send.
+    Data of few values are encoded on the event loop, because streams that wait for an OS thread keep events in memory.
     """
     return await beside(convert, to_json_in_parts) if has_many_values(weighed) else convert(to_json)

@@ -1,4 +1,4 @@
-"""Several processes of one server. They are started, restarted when they die, and drained together."""
+"""Several processes of one server, which are started, restarted when they die, and drained together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("langgraph_pgstate.server")
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _PAUSE_SECONDS: Final = 2.0
-# Maximum seconds of a wait for the processes. A signal does not end a wait, so it is noticed after the wait.
+# Maximum seconds of a wait for the processes. A signal is noticed only after the wait.
 _POLL_SECONDS: Final = 0.2
 
 
@@ -45,9 +45,9 @@ class _Member:
 class Supervisor:
     """A process that forks several server processes and keeps them running.
 
-    The first process starts alone, so that a wrong setting is reported once. The others start when the first one
-    serves. A process that dies is started again, at least two seconds after its last start. When the supervisor is
-    killed, its processes drain.
+    The first process starts alone, so that a wrong setting is reported once. The other processes start when the first
+    process serves. A process that dies is started again, at least two seconds after its last start. When the supervisor
+    is killed, its processes drain.
 
     Args:
         serve: Serves in a process until SIGTERM or until `Membership.supervisor` ends, and returns the exit code.
@@ -59,7 +59,7 @@ class Supervisor:
         self._target, self._count, self._close = serve, count, close
         self._members: dict[int, _Member] = {}
         self._signals: list[int] = []
-        # Only the supervisor keeps the writing end of this pipe, so that its processes also notice when it is killed.
+        # Only the supervisor keeps the writing end of this pipe, so that the processes notice the supervisor's death.
         self._reader, self._writer = multiprocessing.Pipe(duplex=False)
 
     def run(self) -> int:
@@ -149,7 +149,7 @@ class Supervisor:
 
     def _serve(self, is_first: bool, ready: Connection) -> None:
         self._writer.close()
-        # Ctrl-C reaches all processes of a terminal. Ignore it here: the supervisor ends this process.
+        # Ctrl-C reaches all processes of a terminal. Ignore the signal here, because the supervisor ends this process.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         raise SystemExit(self._target(Membership(is_first, self._reader.fileno(), lambda: _report(ready))))

@@ -23,13 +23,7 @@ _USED: Final = "pgstate.tenant_parts"
 
 @dataclass(slots=True, eq=False)
 class _Part(Generic[T]):
-    """The open part of one tenant.
-
-    Attributes:
-        content: What `open` of `TenantParts` returned.
-        resources: Closes the part.
-        users: Number of requests in progress that use the part.
-    """
+    """The open part of one tenant. `users` is the number of requests in progress that use the part."""
 
     content: T
     resources: AsyncExitStack
@@ -39,9 +33,8 @@ class _Part(Generic[T]):
 class TenantParts(Generic[T]):
     """The parts by tenant, for one event loop.
 
-    If there are more than `most` parts, the least recently used parts that serve no request are closed.
-
-    A tenant whose part is being closed gets a new part.
+    If there are more than `most` parts, the least recently used parts that serve no request are closed. A tenant whose
+    part is being closed gets a new part.
 
     Args:
         open: Opens the part of a tenant, and registers its closing on the stack.
@@ -54,14 +47,9 @@ class TenantParts(Generic[T]):
         self._closing: set[asyncio.Task[None]] = set()
 
     def take(self, tenant: str, scope: MutableMapping[str, Any]) -> T:
-        """Return the part of a tenant, which stays open until the request has ended.
+        """Return the part of a tenant, which stays open until the block of `request_of` with this scope ends.
 
-        Args:
-            tenant: The tenant.
-            scope: The ASGI scope of the request, inside a block of `request_of`, which releases the part at its end.
-
-        Raises:
-            Exception: The error that `open` raises. Everything that `open` has registered on the stack is closed.
+        If `open` fails, everything that `open` has registered on the stack is closed.
         """
         part = self._parts.get(tenant)
         if part is None:

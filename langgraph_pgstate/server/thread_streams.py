@@ -26,7 +26,7 @@ from langgraph_pgstate.server.translation import EventFilter, Translation
 
 # Sequence numbers are times. The numbers of a run's events may be later than the run's end by up to this time.
 _PAST_THE_END: Final = timedelta(minutes=1)
-# The greatest integer that JavaScript represents exactly. In microseconds since 1970, it is in the year 2255.
+# The greatest integer that JavaScript represents exactly: in microseconds, the year 2255.
 _LAST_SEQ: Final = 2**53
 _MODES: Final = ("run_modes", "lifecycle")
 _LIFECYCLE: Final = ("metadata", "error", "end")
@@ -83,12 +83,7 @@ async def events(call: Call) -> Response:
 
 
 class _Readable:
-    """The thread of a stream, with checks whether the caller may read it.
-
-    Args:
-        call: The request.
-        scope: Metadata that the thread must contain for the caller; `None` for no condition.
-    """
+    """The thread of a stream, with checks whether the caller may read it."""
 
     def __init__(self, call: Call, scope: Alternatives | None) -> None:
         self.thread_id = call.path("thread_id")
@@ -96,7 +91,7 @@ class _Readable:
         self._created_at: datetime | None = None
 
     async def is_there(self) -> bool:
-        """Return whether the thread exists, the caller may read it, and it is not a new thread under the same id."""
+        """Return whether the caller may read the thread, and the thread is not a new one under the same id."""
         thread = await self._call.state.threads.get(self.thread_id, scope=self._scope)
         if thread is None:
             return False
@@ -106,7 +101,7 @@ class _Readable:
     async def until_there(self) -> AsyncIterator[bytes]:
         """Yield heartbeats until `is_there`.
 
-        Other callers' threads do not change the times of the heartbeats, so these times do not reveal such threads.
+        Threads of other callers do not change the times of heartbeats, so the times do not reveal such threads.
         """
         due_at = time.monotonic() + pacing.HEARTBEAT_SECONDS
         stopping = asyncio.ensure_future(self._call.service.stopping.wait())
@@ -138,11 +133,7 @@ class _Readable:
 
 
 async def _opened(call: Call) -> _Readable:
-    """Return the thread that the path names. It need not exist yet.
-
-    Raises:
-        HTTPException: 403 if the caller may read no threads.
-    """
+    """Return the thread that the path names. The thread need not exist yet."""
     return _Readable(call, await call.authorize("threads", "read", {"thread_id": call.path("thread_id")}))
 
 

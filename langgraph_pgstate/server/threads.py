@@ -89,13 +89,9 @@ async def _with_supersteps(call: Call, thread: Thread, supersteps: Sequence[Supe
 
 
 async def _existing(call: Call, thread_id: str, scope: Alternatives | None, *, is_changed: bool) -> Thread:
-    """Return a thread that exists already, although the caller wanted to create it.
+    """Return an existing thread that the caller wanted to create.
 
-    The right to create threads is not enough: the caller must be allowed to read and, if `is_changed`, to change it.
-
-    Raises:
-        HTTPException: 403 if a handler refuses the caller; 409 with `is_changed` if a run is on the thread.
-        ThreadExistsError: If the caller must not see the thread.
+    The caller must also be allowed to read the thread and, if `is_changed`, to change it.
     """
     scopes = [scope, await call.authorize("threads", "read", {"thread_id": thread_id})]
     if is_changed:
@@ -256,11 +252,7 @@ async def update_state(call: Call) -> Any:
 
 @contextmanager
 def refusing_values() -> Iterator[None]:
-    """Refuse a client's values if the graph's own code, like a reducer or an edge, fails with them.
-
-    Raises:
-        HTTPException: 422 for such values, or for the namespace of a subgraph that the graph does not have.
-    """
+    """Refuse a client's values with 422 if the graph's own code, like a reducer or an edge, fails with them."""
     try:
         yield
     except PGStateError:
@@ -275,10 +267,7 @@ async def _values_of(graph: Graph, update: Update) -> Any:
 
 
 async def _settle(call: Call, graph: Graph, thread_id: str) -> str:
-    """Set the status of a thread after an update of its state, and return the status.
-
-    The status is `interrupted` if nodes are next. Otherwise the update has ended the graph, and the status is `idle`.
-    """
+    """Set and return the status of an updated thread: `interrupted` if nodes are next, else `idle`."""
     left = await graph.aget_state(config_at(thread_id))
     status = "interrupted" if left.next else "idle"
     await call.state.threads.set_status(thread_id, status)
@@ -472,12 +461,11 @@ def _chosen(state: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any
 
 
 def graph_of(call: Call, thread: Thread) -> str:
-    """Return the name of a thread's graph.
-
-    Raises:
-        HTTPException: 400 if the thread has no graph.
-    """
+    """Return the name of a thread's graph."""
     name = call.service.graphs.of_thread(thread)
     if name is None:
-        raise refuse(400, f"thread {thread.thread_id!r} has no graph: run a graph on it, or create it with a graph_id")
+        raise refuse(
+            400,
+            f"thread {thread.thread_id!r} has no graph: run a graph on the thread, or set graph_id in its metadata",
+        )
     return name

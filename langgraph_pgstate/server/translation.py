@@ -15,7 +15,7 @@ from langgraph_pgstate.server.errors import short_error
 
 _TEXTS: Final = {"text": "text", "reasoning": "reasoning"}
 _CALLS: Final = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}
-# Fields of blocks that may be large. They are empty or left out when a block starts, and sent when it is complete.
+# Fields of blocks that may be large. They are sent when a block is complete, not when it starts.
 _LARGE: Final[Mapping[str, Any]] = {"args": {}, "base64": None, "data": None, "output": None, "value": {}}
 _MODEL: Final = {"ls_provider": "provider", "ls_model_name": "model", "langgraph_node": "langgraph_node"}
 _MODEL_TYPE: Final = "ls_model_type"
@@ -140,10 +140,10 @@ def _finished(block: Part) -> Part:
 
 
 CHANNELS: Final = ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom")
-# How many sequence numbers are reserved for an event of a run. The event may become several events of the protocol.
+# Sequence numbers reserved for an event of a run, which may become several events of the protocol.
 _SEQS_PER_EVENT: Final = 16
-# Values are kept until their checkpoint arrives. After one of these events, no checkpoint for the kept values arrives,
-# so the values are sent before the event.
+# Values are kept until their checkpoint arrives. After these events, no such checkpoint arrives, so the values are sent
+# before the event.
 _BOUNDARIES: Final = ("metadata", "error", "end", "gap")
 _INTERRUPT: Final = "__interrupt__"
 _STATUSES: Final = {"success": "completed", "error": "failed", "timeout": "failed"}
@@ -156,7 +156,6 @@ class EventFilter:
     """The events that a client wants.
 
     Args:
-        channels: The channels.
         namespaces: Prefixes of namespaces; all namespaces if it is empty.
         depth: Maximum number of parts of a namespace after its prefix.
     """
@@ -185,12 +184,11 @@ class EventFilter:
 class Translation:
     """A translator of the events of a thread to those of the protocol, for one stream.
 
-    The translation of an event depends on the earlier events of its run. So events are translated even if the client
-    does not want them. An event has the same id in all streams. Sequence numbers grow from event to event, also from
-    run to run, because the numbers of a run begin with the time of its first stored event, in microseconds.
+    The translation of an event depends on earlier events of its run, so unwanted events are translated, too. An event
+    has the same id in all streams. Sequence numbers also grow from run to run, because the numbers of a run begin with
+    the time of its first stored event, in microseconds.
 
     Args:
-        wanted: The events that the client wants.
         since: Number of the last event that the client has.
     """
 
@@ -231,7 +229,7 @@ class _Run:
         self.run_id = run_id
         self._start: int | None = None
         self._graph = graph
-        # Messages are translated even if the client does not want them, so that all streams have the same numbers.
+        # Unwanted messages are translated, too, so that all streams have the same numbers.
         self._messages = MessageParts()
         # Namespace and node of each message, for the event that ends the message.
         self._places: dict[str, tuple[Sequence[str], str | None]] = {}
@@ -248,7 +246,7 @@ class _Run:
         distance = _number_of(event.id) * _SEQS_PER_EVENT
         if self._start is None and event.stored_at is not None:
             # If the run's first events are no longer stored, use the time of this event. Its number still exceeds the
-            # numbers that the earlier events had.
+            # numbers of the earlier events.
             self._start = microseconds(event.stored_at) - max(0, distance - _SEQS_PER_EVENT)
         return (self._start or 0) + distance
 
@@ -347,8 +345,8 @@ class _Run:
 def _custom(data: Any) -> dict[str, Any]:
     """Return the data of a custom event. The key `payload` holds the object that a node wrote.
 
-    If the object has a `name`, its fields are copied beside `payload`. Clients read such an event by
-    `thread.extensions[name]`. The Python SDK then yields all these data. The JavaScript SDK yields only the `payload`.
+    If the object has a `name`, its fields are copied beside `payload`. For `thread.extensions[name]`, the Python SDK
+    yields all these data, the JavaScript SDK only the `payload`.
     """
     name = data.get("name") if isinstance(data, Mapping) else None
     return {"payload": data, **data} if isinstance(name, str) and name else {"payload": data}
