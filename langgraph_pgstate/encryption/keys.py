@@ -381,6 +381,8 @@ class KeyRing:
         await self._unwrap(runner, rows[0])
         # If another OS thread has removed the key from the cache, the operation will try again.
         if (found := self._keys.get(rows[0][0])) is not None:
+            if len(self._current) >= _MOST_THREADS:
+                self._current.clear()
             self._current[scope] = rows[0][0], found.until
 
     async def _make(self, runner: Runner, scope: str) -> None:

@@ -205,7 +205,9 @@ class LeaseManager(LeaseTaker):
                 self._thread.start()
 
     def _note_end(self, _: Any) -> None:
-        self._wake.put(True)
+        # Without leases to release, no thread takes items from the queue.
+        if self._has_work:
+            self._wake.put(True)
 
     def _work(self) -> None:
         me = threading.current_thread()

@@ -39,6 +39,8 @@ CLOSING_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.5
 # Seconds after reading its state in which a run must enter its loop. Otherwise the run counts as failed.
 _ENTRY_SECONDS: Final = 3.0
+# A worker's registry removes ended runs when it has this number of runs, plus twice as many as the last removal left.
+_MOST_ENDED: Final = 64
 # A process relies on a lease for less than its duration, by this fraction, because clocks differ in speed.
 _MARGIN: Final = 0.1
 
@@ -238,6 +240,8 @@ class LeaseRegistry:
     def __init__(self, settings: GuardSettings) -> None:
         self._settings = settings
         self._runs: dict[int, Run] = {}
+        # Number of runs from which `hold_claimed` removes ended runs.
+        self._many_runs = _MOST_ENDED
         self._held: set[HeldLease] = set()
         # Leases that may have been taken although no response arrived: thread and latest end, by holder.
         self._unconfirmed: dict[str, tuple[str, float]] = {}
@@ -375,7 +379,7 @@ class LeaseRegistry:
     def _survey(self) -> tuple[list[HeldLease], list[HeldLease]]:
         """Return the leases to renew, and the leases to release because their runs have ended."""
         with self._book:
-            self._runs = {key: run for key, run in self._runs.items() if not run.is_over}
+            self._forget_ended()
             expired = lease_clock() - self._settings.lease_ttl
             self._held = {
                 held for held in self._held if not held.is_lost and not (held.has_ended and held.asked_at < expired)
@@ -384,6 +388,9 @@ class LeaseRegistry:
             for held in over:
                 held.end()
             return list(self._held.difference(over)), [held for held in over if not held.is_returned]
+
+    def _forget_ended(self) -> None:
+        self._runs = {key: run for key, run in self._runs.items() if not run.is_over}
 
     def _list_unconfirmed(self) -> list[tuple[str, str]]:
         """Return threads and holders of leases that may have been taken and must be released."""
@@ -436,6 +443,11 @@ class LeaseRegistry:
                 yield
         finally:
             held.end()
+            with self._book:
+                # A worker's leases are not in `_held`, so no `_survey` removes its runs.
+                if len(self._runs) >= self._many_runs:
+                    self._forget_ended()
+                    self._many_runs = 2 * len(self._runs) + _MOST_ENDED
 
     def has_nothing_to_read(self, address: Address) -> bool:
         """Return whether the first read of a claimed run needs no query, because the thread has no checkpoint yet."""

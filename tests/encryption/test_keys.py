@@ -334,3 +334,15 @@ async def test_a_list_needs_more_keys_than_are_cached(api: type, dsn: str, schem
         master.asked = 0
         assert len([one async for one in saver.alist(None)]) == 60
     assert master.asked <= 60
+
+
+async def test_what_is_known_of_scopes_does_not_grow_without_end(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("langgraph_pgstate.encryption.keys._MOST_THREADS", 5)
+    encryption = Encryption(LOCAL, scope="thread")
+    async with open_saver(APIS[0], dsn, schema, encryption=encryption) as saver:
+        for number in range(12):
+            await saver.aput(*put_arguments(config_of(f"t{number}"), 0))
+        assert len(saver._database.keys._current) <= 5
+        assert await saver.aget_tuple(config_of("t0")) is not None

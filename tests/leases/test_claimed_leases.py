@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import queue
+
 import pytest
 from support import APIS, config_of, invoke, loop_graph, open_saver
 
@@ -9,6 +12,7 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import LeaseLostError
 from langgraph_pgstate.leases import api as listing
 from langgraph_pgstate.leases import holding as leases
+from langgraph_pgstate.leases import registry
 from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.process_identity import lease_clock
 from langgraph_pgstate.schema.queries import queries
@@ -52,3 +56,21 @@ async def test_nothing_is_written_under_a_lost_claim(api: type, is_told: bool, d
             state = await saver.aget_tuple(config_of("t"))
             assert state is not None
             assert state.checkpoint["channel_values"]["count"] == 1
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_saver_of_a_worker_forgets_runs_that_have_ended(
+    api: type, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: no lease of a worker is renewed by its saver, so the renewal forgets none of its runs."""
+    monkeypatch.setattr(registry, "_MOST_ENDED", 4)
+    with Database.open(dsn, schema=schema, pool=False) as database:
+        async with open_saver(api, dsn, schema, guard="lease") as saver:
+            graph, manager = loop_graph(1).compile(checkpointer=saver), saver.lease_manager
+            for number in range(12):
+                lease = database.run(leases.take, queries(schema), f"t{number}", "worker", 60.0)
+                with manager.hold_claimed(HeldLease(lease, lease_clock() + 60, is_read_first=True)):
+                    assert (await invoke(graph, saver, {"count": 0}, config_of(f"t{number}")))["count"] == 1
+                gc.collect()
+            assert len(manager._runs) < 6
+            assert not isinstance(manager._wake, queue.SimpleQueue) or manager._wake.empty()
