@@ -66,8 +66,8 @@ FROM given g;
 -- Return the status of runs and their batches of events after a number, as of one moment, so that the events of an
 -- ended run are complete. A run that no longer exists has no status. A page ends after `page_bytes`, so that a reader
 -- of large events holds only one of them at a time.
--- opens: runs.error_message
--- opens: stream_batches.data
+-- opens: runs.error_message if intact
+-- opens: stream_batches.data if intact
 SELECT g.number, r.status, r.error_type, r.error_message, r.last_event, r.ended_at, b.first_seq, b.last_seq, b.attempt,
     b.replayed_step, b.data, b.created_at, r.thread_id, r.run_id, b.fencing_token, b.position
 FROM unnest(:thread_ids::text[], :run_ids::text[], :afters::bigint[]) WITH ORDINALITY

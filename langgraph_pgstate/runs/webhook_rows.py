@@ -72,7 +72,14 @@ def describe_run(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def body_of(delivery: Delivery) -> bytes:
-    """Return the body of a webhook as JSON: the run, its times, and its error if it failed."""
+    """Return the body of a webhook as JSON: the run, its times, and its error if it failed.
+
+    Raises:
+        PGStateError: If the run's metadata or its error cannot be decrypted.
+    """
+    for value in delivery.run.values():
+        if isinstance(value, Exception):
+            raise value
     times = ("enqueued_at", "started_at", "ended_at")
     run = {**delivery.run, **{name: datetime.fromisoformat(delivery.run[name]) for name in times if delivery.run[name]}}
     told = {

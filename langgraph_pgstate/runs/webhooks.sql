@@ -1,8 +1,8 @@
 -- name: claim_webhooks
 -- Claim due webhooks for some seconds, the longest due first, but none of `busy` hosts. Return the webhooks, and the
 -- current time in each row. Webhooks that another process is claiming are skipped.
--- opens: runs.error_message from run.error_message
--- opens: runs.metadata from run.metadata
+-- opens: runs.error_message from run.error_message or error
+-- opens: runs.metadata from run.metadata or error
 WITH due AS MATERIALIZED (
     SELECT w.thread_id, w.run_id, w.ended_at FROM /*schema*/webhooks w
     WHERE w.deliver_after <= now()

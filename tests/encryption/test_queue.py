@@ -27,7 +27,9 @@ from langgraph_pgstate.errors import (
     KeyUnavailableError,
     NotEncryptedError,
 )
-from langgraph_pgstate.runs import RunHandle, claiming
+from langgraph_pgstate.runs import RunHandle, claiming, streams
+from langgraph_pgstate.runs.cursors import Cursor
+from langgraph_pgstate.runs.types import Wanted
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.worker import Worker
 from tests.encryption.test_secrets import all_rows
@@ -222,6 +224,57 @@ def test_a_batch_of_events_that_was_moved_is_refused(opened: Any, schema: str, c
         )
         with pytest.raises(DecryptionError, match=r"stream_batches\.data"):
             [*handles[0].join()]
+
+
+def test_what_does_not_decrypt_fails_no_reader_of_another_run(
+    opened: Any, schema: str, connection: psycopg.Connection
+) -> None:
+    """Guard: one statement reads for all readers of a process."""
+    with opened(encryption=Encryption(MASTER)) as state:
+        for name in ("moved", "fail", "good"):
+            state.runs.enqueue("agent", {"text": name}, thread_id=name, run_id=name, stream_mode="custom")
+        Worker(state, {"agent": graph_of([])}, poll=0.05).run_until_idle()
+        other = "SELECT data FROM {}.stream_batches WHERE run_id = 'good' LIMIT 1"
+        for change in (
+            f"UPDATE {{}}.stream_batches SET data = ({other}) WHERE run_id = 'moved'",
+            "UPDATE {}.runs SET error_message = left(error_message, 30) WHERE run_id = 'fail'",
+        ):
+            connection.execute(change.replace("{}", f'"{schema}"').encode())
+        wanted = [Wanted(name, name, 0) for name in ("moved", "fail", "good")]
+        moved, failed, good = state._database.run(streams.read, queries(schema), wanted, 9)
+        codec = state._codec
+        read = [event.event for event in Cursor(codec, "good", "good", None).take(good)]
+        assert read == ["metadata", "custom", "end"]
+        *_, error, end = Cursor(codec, "fail", "fail", None).take(failed)
+        assert (error.data["message"], end.data) == (None, {"status": "error"})
+        with pytest.raises(DecryptionError, match=r"stream_batches\.data"):
+            [*Cursor(codec, "moved", "moved", None).take(moved)]
+
+
+def test_a_webhook_that_does_not_decrypt_keeps_no_other_from_being_delivered(
+    opened: Any, schema: str, connection: psycopg.Connection, receiver: Receiver
+) -> None:
+    names = ("metadata", "error_message", "good")
+    receiver.answers = [500] * len(names)
+    with opened(encryption=Encryption(MASTER)) as state:
+        for name in names:
+            options: Any = {"metadata": {"note": name}, "webhook": receiver.url}
+            state.runs.enqueue("agent", {"text": "fail"}, thread_id=name, run_id=name, **options)
+        Worker(state, {"agent": graph_of([])}, poll=0.05).run_until_idle()
+        state.webhooks.deliver()
+        wait_until(lambda: len(receiver.got) == len(names), "the first attempts")
+        for name in names[:2]:
+            connection.execute(
+                f"""UPDATE "{schema}".webhooks SET run = run || jsonb_build_object('{name}', (
+                    SELECT o.run -> '{name}' FROM "{schema}".webhooks o WHERE o.run_id = 'good'
+                )) WHERE run_id = '{name}'""".encode()
+            )
+        connection.execute(f'UPDATE "{schema}".webhooks SET deliver_after = now()'.encode())
+        assert state.webhooks.deliver() == 1
+        assert json.loads(receiver.got[-1][1])["run_id"] == "good"
+    left = f'SELECT run_id, last_error FROM "{schema}".webhooks ORDER BY run_id'
+    found = [(run_id, error.partition(":")[0]) for run_id, error in connection.execute(left.encode()).fetchall()]
+    assert found == [("error_message", "DecryptionError"), ("metadata", "DecryptionError")]
 
 
 def test_a_claim_is_undone_while_the_master_key_does_not_answer(
