@@ -17,7 +17,8 @@ class TenantWork(NamedTuple):
     Attributes:
         tenant: Name of the tenant.
         is_ready: Whether runs can be claimed, or wait for limits.
-        seconds: Seconds until other work of a worker is due: lost runs, delayed runs, schedules, default answers.
+        seconds: Seconds until other work of a worker is due: lost runs, delayed runs, schedules, default answers, runs
+            that have deleted their threads.
         webhook_seconds: Seconds until a webhook is due.
         worker_ids: The workers that run its runs.
     """

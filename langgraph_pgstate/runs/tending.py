@@ -33,7 +33,10 @@ async def put_worker(
     concurrency: int,
     versions: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Store a worker with the queues, graphs and versions that it serves. One statement; safe to repeat."""
+    """Store a worker with the queues, graphs and versions that it serves, and remove a request to drain it.
+
+    One statement; safe to repeat.
+    """
     accepted = {graph: list(names) for graph, names in (versions or {}).items()}
     parameters = {
         "worker_id": worker_id,

@@ -1,10 +1,10 @@
 -- name: put_worker
--- Store a worker.
+-- Store a worker that was not asked to drain.
 INSERT INTO /*schema*/workers (worker_id, queues, graphs, concurrency, versions)
 VALUES (:worker_id::text, :queues::text[], :graphs::text[], :concurrency::integer, :versions::jsonb)
 ON CONFLICT (worker_id) DO UPDATE SET
     queues = excluded.queues, graphs = excluded.graphs, concurrency = excluded.concurrency,
-    versions = excluded.versions, seen_at = excluded.seen_at;
+    versions = excluded.versions, seen_at = excluded.seen_at, drain_asked_at = NULL;
 
 -- name: delete_worker
 -- Delete a worker.

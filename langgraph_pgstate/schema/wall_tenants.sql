@@ -76,6 +76,12 @@ BEGIN
                 (
                     SELECT min(d.answer_at) FROM /*schema*/run_requests d
                     WHERE d.answer_at IS NOT NULL AND d.options ->> 'graph' = ANY(find_work.graphs)
+                ),
+                (
+                    SELECT min(r.delete_at) FROM /*schema*/runs r
+                    WHERE r.delete_at IS NOT NULL AND NOT EXISTS (
+                        SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = r.thread_id
+                    )
                 )
             ) - now()),
             extract(epoch FROM (

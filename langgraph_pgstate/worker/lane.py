@@ -314,8 +314,11 @@ class Lane:
             self._drain_asked()
 
     def _drain_asked(self) -> None:
-        """Drain the worker. If it serves all tenants, ignore the request, because one tenant must not stop it."""
-        if not self._duties.serves_tenants:
+        """Drain the worker. If it serves all tenants, remove the request, because one tenant must not stop it."""
+        if self._duties.serves_tenants:
+            # While the row has the request, the worker is not chosen for runs that must be alone.
+            self.open()
+        else:
             self._duties.draining_since = time.monotonic()
 
     def _tend_left(self) -> None:

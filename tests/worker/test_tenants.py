@@ -34,6 +34,7 @@ from langgraph_pgstate import (
 )
 from langgraph_pgstate.db.tenants import NO_TENANT
 from langgraph_pgstate.errors import TenantError
+from langgraph_pgstate.runs import ending
 from langgraph_pgstate.runs.finding import find_work
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.worker import run_state, tenants
@@ -215,16 +216,36 @@ def test_lanes_and_states_of_tenants_without_runs_are_closed(walled: Walled, mon
 def test_a_tenant_cannot_drain_the_worker_of_all(walled: Walled) -> None:
     gate = threading.Event()
     graphs = {"agent": loop_graph(1, lambda _: gate.wait(GUARD_SECONDS))}
-    seen = "SELECT count(*) FROM {}.workers WHERE seen_at > drain_asked_at + interval '0.3 seconds'"
     with walled.open(pool=3) as state, Worker(state, graphs, lease_ttl=0.8) as one:
         eve, bob = state.for_tenant("eve"), state.for_tenant("bob")
         run = eve.runs.enqueue("agent", {"count": 0})
         wait_until(lambda: bool(walled.rows("SELECT 1 FROM {}.workers")), "the worker")
-        eve.runs.drain(one.worker_id)
-        wait_until(lambda: walled.rows(seen) == [(1,)] or not one._control._thread.is_alive(), "two more renewals")
+        assert eve.runs.drain(one.worker_id)
+        # With the request, the worker would not be chosen for runs that must be alone.
+        wait_until(lambda: walled.rows("SELECT drain_asked_at FROM {}.workers") == [(None,)], "the end of the request")
         gate.set()
         assert run.wait(GUARD_SECONDS)["count"] == 1
         assert bob.runs.enqueue("agent", {"count": 0}).wait(GUARD_SECONDS)["count"] == 1
+
+
+def test_what_a_run_that_deletes_its_thread_leaves_is_deleted_without_other_runs_of_the_tenant(
+    walled: Walled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "_OUTLIVING_SECONDS", 1.0)
+    monkeypatch.setattr(tenants, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(tenants, "ROTATION_SECONDS", 0.2)
+    with walled.open(pool=3) as state:
+        with Worker(state, {"agent": loop_graph(1)}, poll=0.05):
+            options: Any = {"thread_id": "t", "on_completion": "delete", "stream_mode": "values"}
+            state.for_tenant("acme").runs.enqueue("agent", {"count": 0}, **options).wait(GUARD_SECONDS)
+            wait_until(lambda: walled.rows("SELECT 1 FROM {}.runs") == [], "the deletion of the run")
+            assert walled.rows("SELECT 1 FROM {}.stream_batches") == []
+            monkeypatch.setattr(ending, "_OUTLIVING_SECONDS", 0.0)
+            state.for_tenant("acme").runs.enqueue("agent", {"count": 0}, **options | {"thread_id": "held"}).wait()
+        # What is held is no work for a worker.
+        columns = "pgstate_tenant, thread_id, reason, held_by"
+        walled.rows(f"INSERT INTO {{}}.holds ({columns}) VALUES ('acme', 'held', 'x', 'y')")
+        assert state._database.run(find_work, queries(walled.schema), ["acme"], ["default"], ["agent"]) == []
 
 
 def test_a_run_that_must_be_alone_is_alone_among_all_tenants(walled: Walled) -> None:
