@@ -342,7 +342,7 @@ class Admin:
         not decrypt is not changed.
 
         Returns:
-            A report: `rows` is the number of rows read, `values` the number of rows that got digests.
+            A report with the number of `rows` read. `values` is the number of rows that got digests.
 
         Raises:
             ConfigurationError: If there is no encryption with `search="words"`.
