@@ -73,7 +73,7 @@ def _pass_message(value: Any) -> Any:
 
 
 def difference(value: Any, found: Any, path: str = "") -> tuple[str, Any, Any] | None:
-    """Return the first place where two values differ, with both values there; `None` if they are equal.
+    """Return the first place where two values differ, and both values at this place; `None` if the values are equal.
 
     Equal values have the same types and content at each place. NaN is equal to NaN. The result of `message.text` counts
     as a plain string.

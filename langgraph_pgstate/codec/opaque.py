@@ -66,7 +66,7 @@ class OpaqueCodec(ValueCodec):
     def decode_elements(self, payload: bytes, where: str) -> tuple[list[bytes], bytes]:
         elements = split_elements(payload)
         if elements is None:
-            raise CorruptStateError(where, "it is not an array")
+            raise CorruptStateError(where, "its bytes are not an array")
         return elements, self.digests(where, elements)
 
     def digests(self, channel: str, elements: Sequence[bytes]) -> bytes:

@@ -42,7 +42,7 @@ _CALLS: Final[Mapping[int, Callable[[Any, Any], Any]]] = {
 
 
 class StateSerializer(SerializerBase):
-    """LangGraph's serializer, which builds only types that `Types` allows. It writes the same bytes.
+    """LangGraph's serializer, but it builds only types that `Types` allows. The written bytes are the same.
 
     A value of a refused type is read as plain data, and reported to LangGraph's serde event listeners. `ValueCodec`
     listens, and raises an error.

@@ -214,7 +214,7 @@ class ValueCodec:
             KeyboardInterrupt: If a signal handler raised any exception during decoding.
         """
         if type(type_) is not str or not isinstance(data, bytes | bytearray | memoryview):
-            raise CorruptStateError(where, "it must have a type and bytes")
+            raise CorruptStateError(where, "the value must have a type and bytes")
         if type_ in (TYPE_STR, TYPE_INT):
             try:
                 return int(data) if type_ == TYPE_INT else str(data, "utf-8", "surrogatepass")
@@ -270,7 +270,7 @@ class ValueCodec:
                 self._unpack(array, None)
                 raise KeyboardInterrupt from None
             if type(elements) is not list:
-                raise CorruptStateError(where, "it is not an array")
+                raise CorruptStateError(where, "its bytes are not an array")
         # Messages within elements add digests, too. Use the digests only if every element is a message.
         if len(digests) == len(elements) and set(map(type, elements)) <= SHAPES.keys():
             return elements, b"".join(digests)
@@ -423,7 +423,7 @@ def split_array(payload: bytes, where: str) -> tuple[int, int]:
         return int.from_bytes(payload[at + 1 : at + 3], "big"), at + 3
     if first == 0xDD:
         return int.from_bytes(payload[at + 1 : at + 5], "big"), at + 5
-    raise CorruptStateError(where, "it is not an array")
+    raise CorruptStateError(where, "its bytes are not an array")
 
 
 __all__ = [

@@ -359,7 +359,7 @@ def _term_of(cipher: Cipher, minus: str, word: str) -> str:
 
 
 def _snippet(cipher: Cipher, text: str, query: str) -> str:
-    """Return the parts of a text around words of a query, which are marked as PostgreSQL marks them."""
+    """Return the parts of a text around words of a query. The words are marked as PostgreSQL marks words."""
     wanted = {*query.split(), *(word.lstrip("-") for word in query.split())}
     hits = [match for match in _WORD.finditer(text[:_MOST_SEARCHED]) if cipher.words(match[0]) in wanted]
     parts, end = list[str](), 0

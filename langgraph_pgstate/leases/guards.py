@@ -33,10 +33,10 @@ _SWEEP_PAGE: Final = 1000
 
 
 class PastId(str):
-    """The id of a checkpoint that had children when it was read. It equals the same id as a plain string.
+    """The id of a checkpoint that had children when it was read. It equals a plain string with the same id.
 
-    LangGraph passes ids from the saver back to `put`. So a put can distinguish a run that named a past checkpoint and
-    forks deliberately from a run that read the head before another run advanced.
+    LangGraph passes ids from the saver back to `put`. An id of this type shows that the run named a past checkpoint and
+    forks deliberately. A run that read the head must not fork after another run has advanced.
     """
 
     __slots__ = ()

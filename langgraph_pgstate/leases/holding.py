@@ -41,7 +41,7 @@ async def take(
                 raise LeaseHeldError(thread_id, holder, expires_at, token, acquired_at, run_id)
             return Lease(thread_id, holder, token, acquired_at, renewed_at, expires_at)
         # Without a row, the lease was taken or released while the statement ran. The next attempt sees the change.
-    raise ConflictError(f"the lease of thread {thread_id!r} changes too often")
+    raise ConflictError(f"the lease of thread {thread_id!r} changes too often: try again")
 
 
 async def renew(

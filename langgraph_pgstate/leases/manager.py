@@ -32,7 +32,7 @@ T = TypeVar("T")
 # Seconds for which `close` waits for pending releases.
 _CLOSE_SECONDS: Final = 3.0
 
-_NOT_YET: Final = "lease %d could not be released yet: %s"
+_NOT_YET: Final = "lease %d could not be released, and expires unless a later attempt succeeds: %s"
 
 _log = logging.getLogger("langgraph_pgstate.leases")
 

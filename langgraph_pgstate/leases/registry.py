@@ -37,11 +37,11 @@ _log = logging.getLogger("langgraph_pgstate.leases")
 CLOSING_SECONDS: Final = 1.0
 # Seconds between checks for runs that ended without a callback.
 _LOOK_SECONDS: Final = 0.5
-# Seconds after reading its state in which a run must enter its loop. Otherwise the run counts as failed.
+# Seconds within which a run must enter its loop after its state was read. Otherwise the run counts as failed.
 _ENTRY_SECONDS: Final = 3.0
 # A worker's registry removes ended runs when it has this number of runs, plus twice as many as the last removal left.
 _MOST_ENDED: Final = 64
-# A process relies on a lease for less than its duration, by this fraction, because clocks differ in speed.
+# Fraction of a lease's duration for which a process does not rely on the lease, because clocks differ in speed.
 _MARGIN: Final = 0.1
 
 # Shared by all savers of the process, so that no two lease holders have the same id.
@@ -194,7 +194,7 @@ class Run:
     """A run of this process.
 
     Attributes:
-        key: The object that identifies the run. While it is kept, no other object gets the same `id()`.
+        key: The object that identifies the run. It is kept so that no other object gets the same `id()`.
         holder_id: Holder id of the run's leases.
         sign: A weak reference to an object that lives as long as the run, if there is one.
         leases: Leases of the run by thread. Lost leases stay here, so that the run does not take them again.

@@ -22,7 +22,7 @@ from langgraph_pgstate.schema.tenancy import has_walls, make_walls, tenant_queri
 _LOCK_NOT_AVAILABLE = "55P03"
 _DROP_TIMEOUT: Final = "500ms"
 HOLDS_KEY: Final = "holds"
-"""Key of the advisory lock of transactions that hold a thread, or drop the spans of a month."""
+"""Key of the advisory lock that is taken to put a thread under a legal hold, or to drop the spans of a month."""
 _log = logging.getLogger("langgraph_pgstate")
 
 Digest = tuple[int, int]

@@ -251,7 +251,7 @@ def partition(schema: str, table: str, column: str, period: str, first: str, fol
     Args:
         schema: The schema.
         table: The partitioned table.
-        column: The time by which it is partitioned.
+        column: The column of the partition key, a time.
         period: The month or day, such as `2026_01` or `2026_01_31`.
         first: The first day, such as `2026-01-01`.
         following: The first day after the period.

@@ -119,7 +119,7 @@ async def migrate_to(db: Connection, queries: Queries, version: int) -> list[str
     """Migrate the schema up or down to a version, in one transaction. Migrating down deletes data.
 
     Returns:
-        Names of the migrations in the order in which they were applied or reverted, each after `"up "` or `"down "`.
+        The applied and reverted migrations, in order, such as `up 0002_name`.
 
     Raises:
         ConfigurationError: If there is no such version.
