@@ -1,4 +1,4 @@
-"""Runs: enqueueing, claiming, ending and listing them, their events, limits and webhooks."""
+"""Enqueued runs: the queue, the events of runs, limits and webhooks."""
 
 from typing import TYPE_CHECKING
 

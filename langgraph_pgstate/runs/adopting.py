@@ -1,4 +1,4 @@
-"""Adoption of runs that were invoked outside of the queue and lost their process."""
+"""Adoption of crashed runs that were not enqueued."""
 
 from __future__ import annotations
 
@@ -26,19 +26,14 @@ async def adopt(
     graphs: Collection[str] | None = None,
     queue: str = DEFAULT_QUEUE,
 ) -> list[EnqueuedRun]:
-    """Enqueue crashed runs under their own ids, to go on from their newest checkpoints. Safe to repeat.
+    """Enqueue crashed runs under their own ids, to resume from their newest checkpoints. Safe to repeat.
 
-    A run is crashed if its process has died, or has not renewed its liveness in time. Runs without a checkpoint are
-    left out, and so are runs whose threads have continued with another run after the crash. One transaction for each
-    run. Threads that another transaction has locked are left to the next call.
+    Runs without a checkpoint are skipped, and runs whose threads have continued with another run. Each run is enqueued
+    in its own transaction. If a thread is locked, its run is left to the next call.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
-        codec: Encodes requests.
         is_dead: Returns whether a process is known to be dead.
-        graphs: Names of graphs, as the record has them; only their runs are enqueued. All by default.
-        queue: Name of the queue.
+        graphs: Names of graphs in the record; only their runs are enqueued. All by default.
     """
     adopted: list[EnqueuedRun] = []
     after = ("", "")
@@ -63,8 +58,7 @@ async def adopt(
                             continue
                         found = await enqueue(db, queries, [request])
                 except Exception as error:
-                    # Skip a run that cannot be enqueued, for example because its thread was deleted or another process
-                    # adopted it meanwhile. A run whose thread is locked is left to the next call.
+                    # The thread may have been deleted, or another process may have adopted the run.
                     if is_of_one_row(error) or is_locked(error):
                         continue
                     raise

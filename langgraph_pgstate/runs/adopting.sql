@@ -1,6 +1,6 @@
 -- name: find_adoptable
--- Return a page of runs that were not enqueued, seem to have lost their process, and made the newest checkpoint of
--- their thread. Each row has the process that held the run, and whether the run is known to have lost this process.
+-- Return a page of runs that were not enqueued, may have lost their process, and made the newest checkpoint of their
+-- thread. A row has the run's process, and whether the process no longer renews the run's liveness.
 SELECT r.thread_id, r.run_id, r.agent, r.holder_id, coalesce(r.status = 'error' OR r.alive_until < now(), true)
 FROM /*schema*/runs r
 WHERE r.queue IS NULL AND (r.status = 'running' OR r.status = 'error' AND r.error_type = 'ProcessDied')

@@ -1,4 +1,4 @@
-"""Runs: enqueueing them, waiting for them, reading their events, cancelling and retrying them."""
+"""The API of runs: enqueue, wait, read events, cancel and retry."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class AsyncRuns(AsyncRunQueue):
         codec: Encodes inputs and reads states; by default with LangGraph's own serializer.
         versions: Upcasts states.
         keys: Keys of the config that name a thread's owner.
-        graphs: The graphs that may be enqueued; any by default.
-        run_key: Finds a run's queue key in its config, for runs that are enqueued without the option `key`.
+        graphs: The graphs that may be enqueued. Any by default.
+        run_key: Source of a run's queue key if the run is enqueued without the option `key`.
 
     Attributes:
         encoder: Encodes runs.
@@ -107,27 +107,27 @@ class AsyncRuns(AsyncRunQueue):
         connection: AsyncPsycopgConnection | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> AsyncRunHandle:
-        """Enqueue a run of a graph; a worker runs it. Atomic; one round trip. Idempotent with a `run_id`.
+        """Enqueue a run of a graph, for a worker. Atomic; one round trip. Idempotent with a `run_id`.
 
-        The runs of a thread are run one after the other, in the order in which they were enqueued.
+        The runs of a thread are executed one after the other, in the order in which they were enqueued.
 
         Args:
             graph: Name of the graph, as the workers know it.
-            input: The graph's input; `None` to go on from the thread's newest checkpoint.
+            input: The graph's input. With `None`, the run continues from the thread's newest checkpoint.
             command: A command instead of an input.
             connection: A connection of the caller. The run is enqueued in the connection's transaction, which the
                 caller commits. In autocommit mode without a transaction, the run is committed at once.
             options: See `EnqueueOptions`.
 
         Raises:
-            ConfigurationError: If an argument is not usable, or if the `run_id` is that of a run on another thread, or
-                of a run that was not enqueued.
-            SerializationError: If a value cannot be stored; the error names it.
+            ConfigurationError: If an argument is invalid, or if `run_id` is the id of a run on another thread, or of a
+                run that was not enqueued.
+            SerializationError: If a value cannot be stored. The error names the value.
             NotFoundError: If the checkpoint from which the run starts does not exist.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
             ThreadDeletedError: If the thread was deleted.
-            StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If the thread advances
-                later, before the run begins, the run ends with this error.
+            StaleHeadError: If the thread's newest checkpoint is not `expected_head`. If the thread advances after this
+                call and before the run begins, the run ends with this error.
         """
         weighed = (input, command, [*options.values()])
         request = await heavy.compute(weighed, self.encoder.one, graph, input, command, options)
@@ -139,12 +139,12 @@ class AsyncRuns(AsyncRunQueue):
         """Enqueue several runs: all or none, in one round trip.
 
         Args:
-            runs: Dicts of the arguments and options of `enqueue`, or runs that `encoder.many` has made of them.
+            runs: Dicts of the arguments and options of `enqueue`, or results of `encoder.many`.
             connection: As for `enqueue`.
 
         Raises:
-            ConfigurationError: As for `enqueue`, or if the batch has several runs of a thread, and a later one has
-                a `multitask_strategy` other than `enqueue`.
+            ConfigurationError: As for `enqueue`. Also if a run has a `multitask_strategy` other than `enqueue`, and an
+                earlier run of the batch is on the same thread.
         """
         return await self._enqueue(await heavy.compute(runs, self.encoder.many, runs), connection)
 
@@ -168,7 +168,7 @@ class AsyncRuns(AsyncRunQueue):
         return found
 
     def handle(self, thread_id: str, run_id: str) -> AsyncRunHandle:
-        """Return the handle of a run. The call does not check that the run exists."""
+        """Return the handle of a run, without checking that the run exists."""
         return AsyncRunHandle(self, *_key(thread_id, run_id), is_known=False)
 
     async def status(self, thread_id: str, run_id: str) -> str:
@@ -192,18 +192,18 @@ class AsyncRuns(AsyncRunQueue):
         Args:
             thread_id: Id of the thread.
             run_id: Id of the run.
-            timeout: Seconds to wait; no limit by default.
-            is_known: Whether the run is known to have existed. A known run that is missing counts as rolled back.
+            timeout: Seconds to wait. No limit by default.
+            is_known: Whether the run is known to have existed. If such a run is missing, it counts as rolled back.
 
         Returns:
-            The values of the state's channels; for an interrupted run also `__interrupt__`, a list of interrupts.
-            Unlike the result of `graph.invoke`, the values include channels that the graph's output schema leaves out.
-            Empty if the run has deleted its thread. For an `@entrypoint`, its return value.
+            The values of all channels, including channels that are not in the graph's output schema. For an interrupted
+            run also `__interrupt__`, a list of interrupts. For an `@entrypoint`, its return value instead. Empty if the
+            run has deleted its thread.
 
         Raises:
-            RunFailedError: If the run ended with an error or took too long.
-            RunCancelledError: If the run was cancelled, or rolled back meanwhile.
-            RunTimeoutError: If the run has not ended within `timeout`. The run goes on.
+            RunFailedError: If the run ended with an error or exceeded its timeout.
+            RunCancelledError: If the run was cancelled or rolled back.
+            RunTimeoutError: If the run has not ended within the argument `timeout`. The run goes on.
             NotFoundError: If there is no such run.
         """
         key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), asyncio.Event()
@@ -228,16 +228,15 @@ class AsyncRuns(AsyncRunQueue):
     def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> AsyncIterator[StreamEvent]:
         """Yield a run's events, past and live, each once and in order, from any process. The last event is `end`.
 
-        If another worker resumes the run after a crash, a drain or an error, the events go on here, too. While
-        readers wait, one OS thread or task reads the events from the database for all readers of this state, every
-        50 ms. The caller may stop iterating at any time.
+        The events of later attempts are included. While readers of this state wait, the database is read every 50 ms,
+        once for all readers. The caller may stop iterating at any time.
 
         Args:
-            run: The run: a handle, or anything with a `thread_id` and a `run_id`.
-            last_event_id: Id of the last event that the caller has; all events by default.
+            run: The run: a handle, or any object with a `thread_id` and a `run_id`.
+            last_event_id: Id of the last event that the caller has. By default, all events are yielded.
 
         Raises:
-            NotFoundError: If there is no such run, and no `last_event_id`.
+            NotFoundError: If there is no such run, and `last_event_id` is not given.
             ConfigurationError: If the run has no event with the id `last_event_id`.
         """
         return self._join(Cursor(self.encoder.codec, *_key(run.thread_id, run.run_id), last_event_id))
@@ -247,17 +246,18 @@ class AsyncRuns(AsyncRunQueue):
     ) -> AsyncIterator[ThreadEvent]:
         """Yield the events of a thread's runs, past and live, one run after another, without end; see `join`.
 
-        Without `last_event_id`, the events begin with the first unfinished run, or else with the run that ended last.
+        By default, the events begin with the first unfinished run. If all runs have ended, they begin with the run that
+        ended last.
 
         Args:
-            thread_id: The thread. It may have no runs yet.
+            thread_id: The thread. The thread may have no runs yet.
             last_event_id: Run and id of the last event that the caller has, like `RUN:12`. Runs that ended before this
-                run are left out.
-            since: A time with a time zone, for calls without `last_event_id`. Also yield the events of runs that ended
-                after this time, the oldest run first, but only of the last hundred runs.
+                run are skipped.
+            since: A time with a time zone, instead of `last_event_id`. The events begin with the runs that ended after
+                this time, the oldest run first. Only the last hundred runs are read.
 
         Raises:
-            ConfigurationError: If the run has no event with this id.
+            ConfigurationError: If the run has no event with the id in `last_event_id`.
         """
         return self._join(ThreadCursor(self.encoder.codec, thread_id_of(thread_id), last_event_id, since))
 
@@ -283,23 +283,23 @@ class AsyncRuns(AsyncRunQueue):
         by: str | None = None,
         unless_retried_after: datetime | None = None,
     ) -> str:
-        """Cancel a run. A pending run ends at once; for a running run, its worker is asked to end it. Atomic.
+        """Cancel a run. A pending run ends at once. A running run is ended by its worker. Atomic.
 
         Args:
             thread_id: Id of the thread.
             run_id: Id of the run.
-            action: `cancel` ends the run as `cancelled`, `interrupt` as `interrupted`. Both keep its checkpoints.
-                `rollback` deletes the run with its checkpoints. If several actions are asked for before the run has
-                ended, `rollback` prevails if it is one of them, otherwise the first action.
-            by: Name of the person who cancels it. It is stored in an event of the kind `action`.
+            action: `cancel` ends the run as `cancelled`, `interrupt` as `interrupted`. Both keep the run's checkpoints.
+                `rollback` deletes the run with its checkpoints. If the run is cancelled several times, the first action
+                counts, but `rollback` always prevails.
+            by: Name of the person who cancels the run, stored in an event of the kind `action`.
             unless_retried_after: Do not cancel the run if a person has retried it after this time, by the database's
-                clock. Pass for example the `enqueued_at` that the caller has read by `queued()`.
+                clock. Pass for example `enqueued_at` of a run that `queued()` has returned.
 
         Returns:
-            The run's status; `running` if its worker was asked. A run that has ended keeps its status.
+            The run's status; `running` until the worker ends the run. A run that has ended keeps its status.
 
         Raises:
-            NotFoundError: If there is no such run, or it was not enqueued.
+            NotFoundError: If there is no such run, or the run was not enqueued.
             ConfigurationError: If the action is unknown, or the time has no time zone.
             AlreadyDoneError: If a person has retried the run after `unless_retried_after`. Nothing was written.
         """
@@ -311,24 +311,24 @@ class AsyncRuns(AsyncRunQueue):
     async def retry(
         self, thread_id: str, run_id: str, *, by: str | None = None, unless_run_within: timedelta | None = None
     ) -> bool:
-        """Enqueue a run again that ended without success. Its attempts are counted anew.
+        """Enqueue a run again that ended without success, to resume from its newest checkpoint. Safe to repeat.
 
-        It resumes from its newest checkpoint. One round trip; safe to repeat.
+        One round trip. The run's attempts are counted from the start.
 
         Args:
             thread_id: Id of the thread.
             run_id: Id of the run.
-            by: Name of the person who retries it. It is stored in an event of the kind `action`.
-            unless_run_within: Do not retry the run if another run of its thread was enqueued or began within this time.
-                Pass the time since the caller read the run. By default, a run without checkpoints is retried even if
-                its thread has other runs. It is enqueued behind these runs.
+            by: Name of the person who retries the run, stored in an event of the kind `action`.
+            unless_run_within: Do not retry the run if another run of the thread was enqueued or began within this time.
+                Pass the time since the caller read the run. By default, a run without checkpoints is enqueued behind
+                the other runs of the thread.
 
         Returns:
-            Whether the run was enqueued. False if it succeeded, was discarded, or is in the queue. Also false if it has
-            checkpoints and another run has continued its thread, or is about to.
+            Whether the run was enqueued. False if the run succeeded, was discarded, or is in the queue. Also false if
+            the run has checkpoints, and another run has continued the thread or is in the queue.
 
         Raises:
-            NotFoundError: If there is no such run, or it was not enqueued.
+            NotFoundError: If there is no such run, or the run was not enqueued.
         """
         key = _key(thread_id, run_id)
         is_enqueued = await self._queue.run(cancelling.retry, self._queries, *key, by, unless_run_within)
@@ -338,11 +338,11 @@ class AsyncRuns(AsyncRunQueue):
     async def adopt(self, graphs: Collection[str] | None = None) -> list[AsyncRunHandle]:
         """Enqueue runs of a plain `graph.invoke` that lost their process, to resume from their newest checkpoints.
 
-        The runs keep their ids. Runs without a checkpoint are left out, and so are runs whose threads have continued
-        with another run. Call this at the start of an application, for example. Safe to repeat.
+        Call this at the start of an application, for example. Safe to repeat. The runs keep their ids. Runs without a
+        checkpoint are skipped, and runs whose threads have continued with another run.
 
         Args:
-            graphs: Names of graphs, as the record has them; only their runs are enqueued. All by default.
+            graphs: Names of graphs in the record; only their runs are enqueued. All by default.
         """
         return [AsyncRunHandle(self, *_parts(run)) for run in await self._adopt(graphs)]
 
@@ -352,22 +352,22 @@ class AsyncRuns(AsyncRunQueue):
         return found
 
     async def close(self) -> None:
-        """Stop listening for the ends of runs; a later wait listens again. `PGState.close` calls it."""
+        """Stop listening for the ends of runs, until the next `wait` or `join`. `PGState.close` calls this method."""
         self._end_listener.close()
 
     async def discard(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
-        """Remove a run from the dead letters. It cannot be retried any more. Its history is kept.
+        """Remove a run from the dead letters, so that it cannot be retried. Its history is kept.
 
         Args:
             thread_id: Id of the thread.
             run_id: Id of the run.
-            by: Name of the person who discards it. It is stored in an event of the kind `action`.
+            by: Name of the person who discards the run, stored in an event of the kind `action`.
 
         Returns:
             Whether the run was a dead letter.
 
         Raises:
-            NotFoundError: If there is no such run, or it was not enqueued.
+            NotFoundError: If there is no such run, or the run was not enqueued.
         """
         return await self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id), by)
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments of a run. Each raises `ConfigurationError`, which names the argument. No I/O."""
+"""Checks of the arguments of a run. Each check raises `ConfigurationError` for an invalid argument. No I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INT4_MAX: Final = 2**31 - 1
 
 
 def key_of(source: KeySource | None, config: Mapping[str, Any]) -> str:
-    """Return a run's key in the queue, read from its config; empty if the config has none."""
+    """Return a run's queue key from the run's config; empty if the config has none."""
     if source is None:
         return ""
     found: Any = config
@@ -36,7 +36,7 @@ def key_of(source: KeySource | None, config: Mapping[str, Any]) -> str:
 
 
 def owner_of(labels: Mapping[str, Any], keys: Collection[str]) -> str | None:
-    """Return the first value that `labels` has under one of the keys, as text; `None` if there is none."""
+    """Return the value of the first of the keys that `labels` has, as text; `None` without such a key."""
     for key in keys:
         value = labels.get(key)
         if isinstance(value, str | int | UUID) and not isinstance(value, bool) and value != "":
@@ -54,11 +54,7 @@ def mapping_of(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def name_of(name: str, value: Any) -> str:
-    """Return a validated name of a queue, a graph or a schedule.
-
-    Raises:
-        ConfigurationError: If the name is empty, too long, or cannot be stored.
-    """
+    """Return a validated name of a queue, a graph or a schedule."""
     found = identifier(name, value)
     if not found or len(found.encode()) > _NAME_BYTES:
         raise ConfigurationError(f"{name} must have 1 to {_NAME_BYTES} bytes, not {found!r}")
@@ -66,11 +62,7 @@ def name_of(name: str, value: Any) -> str:
 
 
 def run_id_of(value: Any) -> str:
-    """Return a validated id of a run; a new one if none is given.
-
-    Raises:
-        ConfigurationError: If the id is empty or cannot be stored.
-    """
+    """Return a validated id of a run, or a new id for `None`."""
     if value is None:
         return str(uuid7())
     found = identifier("run_id", str(value) if isinstance(value, UUID) else value)
@@ -80,7 +72,7 @@ def run_id_of(value: Any) -> str:
 
 
 def choice_of(name: str, value: Any, choices: Collection[Any]) -> Any:
-    """Return a value, after a check that it is one of the choices."""
+    """Return a value that must be one of the choices."""
     if value not in choices:
         raise ConfigurationError(f"{name} must be {', '.join(map(repr, filter(None, choices)))}, not {value!r}")
     return value
@@ -104,7 +96,7 @@ def seconds_of(name: str, value: Any) -> float | None:
 
 
 def later_of(value: Any) -> datetime | timedelta | None:
-    """Return a validated `run_after`: the time from which a run may be claimed, or how long the run waits."""
+    """Return a validated `run_after`: a time, or a duration."""
     if isinstance(value, timedelta):
         if abs(value) > timedelta(days=366_000):
             raise ConfigurationError(f"run_after must be less than 1,000 years away, not {value}")
@@ -115,19 +107,19 @@ def later_of(value: Any) -> datetime | timedelta | None:
 
 
 def checkpoint_id_of(value: Any) -> str | None:
-    """Return the validated id of a checkpoint; `None` if there is none."""
+    """Return the validated id of a checkpoint; `None` if no id is given."""
     return identifier("checkpoint_id", value) if value else None
 
 
 def nodes_of(name: str, value: Any) -> Any:
-    """Return names of nodes, or `*` for all."""
+    """Return validated names of nodes, or `*` for all nodes."""
     if value is None or value == "*":
         return value
     return [identifier(name, node) for node in several(name, value)]
 
 
 def stream_modes_of(value: Any) -> list[str] | None:
-    """Return modes of a stream, each once; `None` if none are named."""
+    """Return validated stream modes without repetitions."""
     if value is None:
         return None
     modes = [value] if isinstance(value, str) else several("stream_mode", value)
@@ -135,18 +127,18 @@ def stream_modes_of(value: Any) -> list[str] | None:
 
 
 def default_answer_of(codec: ValueCodec, value: Any) -> DefaultAnswer | None:
-    """Return a default answer whose value can be stored and read again; `None` if there is none."""
+    """Return a default answer whose value can be stored and read again."""
     if value is None:
         return None
     if not isinstance(value, DefaultAnswer):
         raise ArgumentTypeError(f"default_answer must be a DefaultAnswer, not {type(value).__name__}")
-    # Decode the answer now, because it must be readable when it is due.
+    # Decode the value now, so that a value that cannot be decoded is refused here, not when the answer is due.
     codec.loads(*codec.dumps_exactly("default_answer", value.value), "a default answer")
     return value
 
 
 def backoff_of(value: Any) -> dict[str, Any] | None:
-    """Return a backoff as JSON types; `None` if there is none."""
+    """Return a backoff as JSON types."""
     if value is None:
         return None
     if not isinstance(value, Backoff):

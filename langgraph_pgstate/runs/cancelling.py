@@ -1,4 +1,4 @@
-"""Cancelling, retrying and discarding of runs."""
+"""Operations that cancel, retry or discard runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATUSES: Final = {"cancel": "cancelled", "interrupt": "interrupted"}
 
 
 def how_to_cancel(stored: str | None) -> str | None:
-    """Return the action of a stored request to cancel a run: `cancel` for an unknown action, `None` for no request."""
+    """Return the action to cancel a run from the column `cancel`. An unknown action counts as `cancel`."""
     return stored if stored is None or stored in ACTIONS else "cancel"
 
 
@@ -33,28 +33,9 @@ async def cancel(
     by: str | None = None,
     unless_retried_after: datetime | None = None,
 ) -> str:
-    """Cancel a run. A pending run ends at once; for a running run, its worker is asked to end it. One transaction.
+    """Cancel a run in one transaction, and return the run's status; see `AsyncRuns.cancel`.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        thread_id: Id of the thread.
-        run_id: Id of the run.
-        action: `cancel` ends the run as `cancelled`, `interrupt` as `interrupted`; both keep checkpoints. `rollback`
-            deletes the run with its checkpoints. If several actions are asked for before the run has ended, `rollback`
-            prevails if it is one of them, otherwise the first action.
-        by: Name of the person who cancels it. It is stored in an event, unless another person has requested the same
-            action before.
-        unless_retried_after: Refuse the action if a person has retried the run after this time, by the database's
-            clock.
-
-    Returns:
-        The run's status; `running` if its worker was asked. A run that has ended keeps its status.
-
-    Raises:
-        NotFoundError: If there is no such run, or it was not enqueued.
-        ConfigurationError: If the action is unknown, or the time has no time zone.
-        AlreadyDoneError: If a person has retried the run after `unless_retried_after`. Nothing was written.
+    The event that names the person `by` is stored only if this call changes how the run will end.
     """
     if action not in ACTIONS:
         raise ConfigurationError(f"action must be one of {', '.join(map(repr, ACTIONS))}, not {action!r}")
@@ -71,30 +52,27 @@ async def cancel(
             if by is not None and _changes(rows[0], action):
                 await note_action(db, queries, "cancel", by, thread_id, run_id, {"how": action})
         found = await db.fetch(queries.get_run_status, key)
-    # A pending run that was rolled back no longer exists.
+    # The rollback of a pending run has deleted its row.
     return "cancelled" if rows and not found else _status_of(found, key)
 
 
 def _changes(row: Sequence[Any], action: str) -> bool:
-    """Return whether an action changes how the run of a `lock_queued` row will end."""
+    """Return whether an action changes how the run of a row of `lock_queued` will end."""
     _, status, asked = row
     return status == "pending" or asked is None or (action == "rollback" and asked != action)
 
 
 def _status_of(rows: Rows, key: dict[str, str]) -> str:
-    """Return the status of an enqueued run from the rows of `get_run_status`.
-
-    Raises:
-        NotFoundError: If there is no such run, or it was not enqueued.
-    """
+    """Return the status of an enqueued run from the rows of `get_run_status`."""
     if not rows or not rows[0][3]:
         raise NotFoundError(f"thread {key['thread_id']!r} has no enqueued run {key['run_id']!r}")
     return str(rows[0][0])
 
 
 async def supersede(db: Connection, queries: Queries, thread_id: str, action: str) -> None:
-    """End the pending and running runs of a thread that are not enqueued for later. Call it in a transaction that has
-    locked the thread's row.
+    """End the runs of a thread in the queue, except runs that are enqueued for later.
+
+    Call this in a transaction that has locked the thread's row.
     """
     rows = await db.fetch(queries.lock_queued, {"thread_id": thread_id, "run_id": None})
     if rows:
@@ -107,8 +85,7 @@ async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[
     for run_id, status, stored in rows:
         if status == "pending":
             asked = how_to_cancel(stored)
-            # A requeued run may still have an earlier request to cancel it. The earlier request prevails, except over a
-            # rollback.
+            # A requeued run keeps an earlier action. Only a rollback replaces the earlier action.
             pending.setdefault(action if asked is None or action == "rollback" else asked, []).append(run_id)
     if running:
         await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})
@@ -127,8 +104,9 @@ async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[
 
 
 async def promote_and_set_status(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Make a thread's next run ready, and set the thread's status, after its queue has changed. Call it in a
-    transaction that has locked the thread's row.
+    """Make a thread's next run ready and set the thread's status, after the thread's queue has changed.
+
+    Call this in a transaction that has locked the thread's row.
     """
     await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
     await db.execute(queries.set_thread_status, {"thread_id": thread_id})
@@ -142,18 +120,9 @@ async def retry(
     by: str | None = None,
     within: timedelta | None = None,
 ) -> bool:
-    """Enqueue a run again that ended without success. Its attempts are counted anew.
+    """Enqueue a run again that ended without success, and return whether it was enqueued; see `AsyncRuns.retry`.
 
-    It resumes from its newest checkpoint. With `by`, an event that names this person is stored, too. One round trip, or
-    one transaction with `by`; safe to repeat.
-
-    Returns:
-        Whether the run was enqueued. False if it succeeded, was discarded, or is in the queue. Also false if it has
-        checkpoints and another run has continued its thread, or is about to. Also false if another run of the thread
-        was enqueued or began within the time `within`.
-
-    Raises:
-        NotFoundError: If there is no such run, or it was not enqueued.
+    One round trip. With `by`, one transaction of several round trips, which also stores an event.
     """
     threads, key = {"thread_ids": [thread_id]}, {"thread_id": thread_id, "run_id": run_id}
     statements: list[tuple[Query, Parameters]] = [
@@ -175,17 +144,10 @@ async def retry(
 
 
 async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str, by: str | None = None) -> bool:
-    """Delete the request of an ended run, so that it is no dead letter and cannot be retried. Its record is kept.
+    """Delete the request of an ended run, and return whether there was a request; see `AsyncRuns.discard`.
 
-    With `by`, an event that names this person is stored, too. One round trip, or one transaction with `by`; safe to
-    repeat. The call waits for other changes of the thread's queue, so that a run which is retried at the same time
-    keeps its request.
-
-    Returns:
-        Whether there was a request; false if the run has not ended, has succeeded, or was discarded before.
-
-    Raises:
-        NotFoundError: If there is no such run, or it was not enqueued.
+    One round trip. With `by`, one transaction of several round trips, which also stores an event. The lock of the
+    thread's row prevents that the run is retried at the same time.
     """
     key = {"thread_id": thread_id, "run_id": run_id}
     statements: list[tuple[Query, Parameters]] = [

@@ -1,14 +1,14 @@
 -- name: lock_queued
--- Lock and return one run of a thread in the queue, so that no worker claims it. With a null `run_id`, lock and
--- return all runs of the thread that are not enqueued for later.
+-- Lock one run of a thread in the queue, so that no worker claims the run. Without `run_id`, lock all runs of the
+-- thread that are not enqueued for later. Return the locked runs.
 SELECT q.run_id, q.status, q.cancel FROM /*schema*/queue q
 WHERE q.thread_id = :thread_id::text
     AND (q.run_id = :run_id::text OR :run_id::text IS NULL AND q.number IS NOT NULL)
 ORDER BY q.run_id FOR UPDATE;
 
 -- name: find_retry
--- A retry by a person is recorded as an event. Return a run's newest such event after a given time. Execute
--- the query after `lock_threads_for_no_key_update`.
+-- Return the newest event of a retry of a run by a person, after a given time. Execute the query after
+-- `lock_threads_for_no_key_update`.
 -- opens: events.payload with kind = 'action'
 SELECT v.created_at, v.payload FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text
@@ -18,13 +18,13 @@ ORDER BY v.event_id DESC
 LIMIT 1;
 
 -- name: ask_cancel
--- Ask the worker of a running run to end it. A request for a rollback replaces an earlier request; others do not.
+-- Ask the workers of running runs to end the runs. Only a rollback replaces an earlier action.
 UPDATE /*schema*/queue SET cancel = :cancel::text
 WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status = 'running'
     AND (cancel IS NULL OR :cancel = 'rollback');
 
 -- name: end_pending
--- End pending runs of a thread. Execute it after `lock_queued`.
+-- End pending runs of a thread. Execute the query after `lock_queued`.
 -- leaves: runs.error_message
 -- leaves: runs.metadata
 WITH gone AS (
@@ -57,8 +57,8 @@ WITH told AS MATERIALIZED (
 INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run, ended_at, deliver_after) SELECT t.* FROM told t;
 
 -- name: delete_queued
--- Delete some or all of a thread's runs from the queue, with their requests. Take the lease of a running run from its
--- worker, so that late writes are refused. Late writes of a worker that has requeued a run are refused, too.
+-- Delete some or all of a thread's runs from the queue, with their requests. Increase the fencing token of the thread's
+-- lease, so that late writes of the runs' workers are refused.
 WITH gone AS (
     DELETE FROM /*schema*/queue
     WHERE thread_id = :thread_id AND (:run_ids::text[] IS NULL OR run_id = ANY(:run_ids))
@@ -76,9 +76,8 @@ DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND (:run_ids IS NULL OR run_id = ANY(:run_ids));
 
 -- name: set_thread_status
--- Set the status of a thread whose queue has changed. The thread is busy while the queue has runs of it. Otherwise the
--- status follows from the newest run that had begun. A run that was cancelled before it began does not count, because
--- it has changed nothing.
+-- Set the status of a thread whose queue has changed. The thread is busy while it has runs in the queue. Otherwise the
+-- status follows from the newest run that has begun.
 UPDATE /*schema*/threads SET status = found.status
 FROM (
     SELECT CASE
@@ -102,9 +101,9 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 
 -- name: retry_run
 -- Enqueue an ended run again behind the other runs of its thread, if its request is still stored. A run with
--- checkpoints resumes from its newest checkpoint, so it is not enqueued if another run has continued the thread or is
--- about to. With `within`, no run is enqueued if another run of the thread was enqueued or began within that time.
--- Execute it after `lock_threads_for_no_key_update`.
+-- checkpoints is enqueued only if no other run has continued the thread or is in the queue. With `within`, a run is
+-- enqueued only if no other run of the thread was enqueued or began within this time. Execute the query after
+-- `lock_threads_for_no_key_update`.
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback
 WITH given AS MATERIALIZED (
@@ -144,8 +143,8 @@ UPDATE /*schema*/runs SET
 FROM given g WHERE runs.thread_id = :thread_id::text AND runs.run_id = :run_id::text;
 
 -- name: discard_request
--- Delete the request of a run that failed, took too long or was cancelled. Execute it after
--- `lock_threads_for_no_key_update`, so that it sees whether the run is being retried.
+-- Delete the request of a run that failed, exceeded its timeout or was cancelled. Execute the query after
+-- `lock_threads_for_no_key_update`, so that no transaction retries the run at the same time.
 DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND EXISTS (
     SELECT 1 FROM /*schema*/runs r

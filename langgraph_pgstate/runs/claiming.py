@@ -1,4 +1,4 @@
-"""Claiming of runs by workers."""
+"""Operations by which workers claim runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from langgraph_pgstate.runs.requests import options_of
 from langgraph_pgstate.runs.types import ClaimedRun, Claims
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# Maximum number of statements of one claim. If other processes hold the leases of runs that a statement finds, the
-# statement puts these runs off. The claim then sends the statement again, which finds other runs.
+# Maximum number of statements of one claim. A claim repeats its statement if other processes hold leases of the found
+# runs. The statement has put these runs off, so the repetition finds other runs.
 _MOST_STATEMENTS: Final = 20
 _SET_ASIDE: Final = 1000
 # The same number as the `LIMIT` of `claim_runs`.
@@ -42,25 +42,16 @@ async def claim(
 ) -> Claims:
     """Claim runs of some graphs, by priority and by position in the queue, and take the leases of their threads.
 
-    One transaction in one round trip. Further transactions follow if more than 100 runs are claimed, if other processes
-    hold leases of runs (these runs are put off for a second), or if keys are at their limits (their runs are set
-    aside). If the response is lost, `tend` finds the claimed runs. The claim waits only a moment for a lock; see
-    `runs/locking.py`.
+    Usually one transaction in one round trip. If the response is lost, `tend` finds the claimed runs. The claim waits
+    only a moment for a lock; see `runs/locking.py`.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
-        worker_id: The worker, which holds the leases.
-        queue: Name of the queue.
-        graphs: Graphs that the worker can run.
-        limit: Maximum number of runs to claim.
-        ttl: Seconds until the leases expire, unless they are renewed.
+        ttl: Seconds until the leases expire.
         versions: For each graph, the accepted versions. Runs without a version are always accepted.
-        has_limits: Whether the queue had limits at the last claim. If it still has limits, knowing this saves a
-            statement.
-        ended: Keys of ended runs. Other runs of these keys that wait for their limits are claimed, too.
-        suspects: Whether to claim only runs that must be alone in their worker (true), or only other runs (false); all
-            by default.
+        has_limits: Whether the queue had limits at the last claim. A right guess saves a statement.
+        ended: Keys of ended runs. Waiting runs of these keys become claimable, as far as the limits allow.
+        suspects: True to claim only runs that must be alone in their worker, false to claim only other runs. All by
+            default.
     """
     accepted = _accepted(graphs, versions)
     parameters: dict[str, Any] = {
@@ -76,11 +67,10 @@ async def claim(
         parameters["limit"] = asked = min(limit - len(claims.runs), _MOST_RUNS)
         given = {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE}
         opening: list[Statement] = [(queries.open_keys, {**given, **accepted})] if ended else []
-        # Without limits, the commit does not wait for the disk. A server crash may then undo the claim, which does no
-        # harm, because the run has stored nothing yet. With limits, the commit waits for the disk, because otherwise a
-        # crash would also undo the count of started runs, so that the queue could exceed its rate.
+        # A server crash may undo a claim whose commit does not wait for the disk. Then the runs are claimed again. With
+        # limits, the commit waits, because a lost count of started runs would let the queue exceed its rate.
         begin = bounded_waits(queries, is_synced=claims.has_limits)
-        # If data keys of the claimed runs are not loaded, the claim is undone, and repeated once they are loaded.
+        # If data keys of the claimed runs are not loaded, the claim is undone, and repeated after the keys are loaded.
         rows = await db.fetch_readable([begin, *opening, (statement, parameters)])
         ended = ()
         # The kinds of rows are described at `claim_runs`.
@@ -112,19 +102,10 @@ async def choose_isolated(
     versions: Mapping[str, Sequence[str]] | None = None,
     is_dead: Callable[[str], bool] = lambda _: False,
 ) -> str | None:
-    """Choose a worker for the queue's next run that must be alone in its worker: the worker with the fewest runs.
+    """Choose a worker for the queue's next run that must be alone: the worker with the fewest runs.
 
-    The chosen worker must claim no other run until it is idle. Then it can claim this run. The other workers go on
-    claiming. One statement.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        queue: Name of the queue.
-        graphs: Graphs that the calling worker can run. If no run of these graphs must be alone, return `None`.
-        versions: As for `claim`.
-        is_dead: Returns whether a worker is known to be dead, so that it is not chosen. Other dead workers can be
-            chosen until they expire.
+    Return `None` if no run of the given graphs must be alone. The chosen worker must claim no run until its own runs
+    have ended. Then the worker claims this run. One statement.
     """
     rows = await db.fetch(queries.list_isolated_workers, {"queue": queue, **_accepted(graphs, versions)})
     return next((row[0] for row in rows if not is_dead(row[0])), None)
@@ -139,21 +120,12 @@ async def open_keys(
     after: str = "",
     page_size: int = 200,
 ) -> str | None:
-    """Make runs claimable that wait because of the limit of their key: as many as the limits allow now.
+    """Make runs claimable that wait because of the limits of their keys, as far as the limits allow now.
 
-    A call does this for one page of keys. Two statements; safe to repeat and in many processes.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        queue: Name of the queue.
-        graphs: Graphs that the worker can run.
-        versions: As for `claim`.
-        after: The last key of the page before.
-        page_size: Maximum number of keys of the page.
+    A call reads one page of keys, after the key `after`. Two statements; safe to repeat and in many processes.
 
     Returns:
-        The last key of the page; `None` if it was the last page.
+        The last key of the page; `None` after the last page.
     """
     page = {"queue": queue, "cursor_key": after, "page_size": page_size}
     found = [row[0] for row in await db.fetch(queries.find_limited_keys, page)]
@@ -179,8 +151,7 @@ def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
         if options is not None:
             given = options_of(options, f"run {run_id!r} of thread {thread_id!r}")
     except CorruptStateError as error:
-        # A run whose options cannot be read fails with this error, but only when it begins. So the claim's other runs
-        # are not affected.
+        # The run fails with this error when it begins. The other claimed runs are not affected.
         _log.error("%s", error)
         unreadable = error
     return ClaimedRun(

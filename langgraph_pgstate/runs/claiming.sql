@@ -1,9 +1,10 @@
 -- name: claim_runs
 -- Claim ready runs of some graphs with the leases of their threads, 100 at most, by priority and position. The first
--- column of a row is its kind. `claimed`: a claimed run with its request. `held`: a run that is put off for a second,
--- because another process holds or has locked its thread's lease. `limits`: the queue has limits. `waiting`: runs of
--- the queue wait for a limit. With either of these, nothing is claimed; see `claim_limited_runs`. `suspects`: the queue
--- has runs that must be alone in their worker. They are claimed only if the parameter `suspects` is not false.
+-- column of a row is the row's kind:
+--   claimed: a claimed run with its request.
+--   held: a run that is put off for a second, because another process holds or has locked the thread's lease.
+--   limits, waiting: the queue has limits, or runs that wait for a limit. No run is claimed; see `claim_limited_runs`.
+--   suspects: the queue has runs that must be alone in their worker.
 -- opens: run_requests.data if intact
 -- leaves: stream_batches.data
 WITH
@@ -25,7 +26,7 @@ candidates AS MATERIALIZED (
         ORDER BY c.priority DESC, c.position
         LIMIT :limit
     ) AS o
-    -- Callers ask for no more. With this limit, the planner looks up each row instead of reading all ready runs.
+    -- No caller asks for more runs. The constant makes the planner look up each row instead of reading all ready runs.
     LIMIT 100
 ), unheld AS MATERIALIZED (
     SELECT f.thread_id FROM chosen c CROSS JOIN LATERAL (
@@ -34,7 +35,7 @@ candidates AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS f
 ), occupied AS MATERIALIZED (
-    -- Runs whose lease another process holds or has locked. They are not claimed, but put off for a second.
+    -- Runs whose lease another process holds or has locked.
     SELECT c.thread_id, c.run_id FROM chosen c
     WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
         AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
@@ -48,8 +49,8 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- If a server crash has undone a claim, the claim's worker may still use its token. The new token must be
-        -- larger than that one, which is unknown. So it is at least the clock's time.
+        -- Use at least the clock's time, because a server crash may have undone a claim whose worker still uses its
+        -- token.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
@@ -68,7 +69,7 @@ candidates AS MATERIALIZED (
         status = 'running', attempt = least(queue.attempt, 2147483646) + 1, worker_id = :worker_id, fencing_token = h.fencing_token,
         claimed_at = now(), claimed_checkpoint_id = h.head_id, streamed = 0, replayed_step = b.step,
         last_event = greatest(queue.last_event, p.last_event, b.last_seq),
-        -- A corrupted timeout must not fail the claim, so it is ignored here. The run fails when it reads its options.
+        -- Ignore a corrupted timeout, so that the claim does not fail. The run fails when its options are read.
         timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at
             -- Use UTC, because Citus requires immutable functions here.
             ELSE (h.acquired_at AT TIME ZONE 'UTC' + make_interval(secs => (
@@ -123,8 +124,9 @@ FROM (
 ORDER BY priority DESC, position;
 
 -- name: claim_limited_runs
--- Claim runs as `claim_runs` does, within the limits of the queue. Further kinds of rows: `full`: a key that is at its
--- limit. `busy`: another worker was claiming, so some runs were not claimed.
+-- Claim runs as `claim_runs` does, within the limits of the queue. Further kinds of rows:
+--   full: a key that is at its limit.
+--   busy: another worker was claiming, so some runs were not claimed.
 -- opens: run_requests.data if intact
 -- leaves: stream_batches.data
 WITH
@@ -158,7 +160,7 @@ candidates AS MATERIALIZED (
         ORDER BY c.priority DESC, c.position
         LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
     ) AS o
-    -- Callers ask for no more. With this limit, the planner looks up each row instead of reading all ready runs.
+    -- No caller asks for more runs. The constant makes the planner look up each row instead of reading all ready runs.
     LIMIT 100
 ), unheld AS MATERIALIZED (
     SELECT f.thread_id FROM chosen c CROSS JOIN LATERAL (
@@ -167,8 +169,7 @@ candidates AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS f
 ), occupied AS MATERIALIZED (
-    -- Runs whose lease another process holds or has locked. They are left out here. Otherwise their claims would fail
-    -- later, and still count toward the rate.
+    -- Runs whose lease another process holds or has locked. They must not count toward the rate.
     SELECT c.thread_id, c.run_id FROM chosen c
     WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
         AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
@@ -199,8 +200,8 @@ candidates AS MATERIALIZED (
     UNION ALL
     SELECT '', w.*, (SELECT count(*) FROM ranked WHERE is_free), now() FROM whole w WHERE w.free > 0
 ), locked AS MATERIALIZED (
-    -- Read the current rows of the keys in `seen`. If a row's revision differs from the one in the snapshot, another
-    -- claim was committed after the snapshot, and `seen` does not count it.
+    -- Lock the current rows of the keys in `seen`. A new revision shows that another claim was committed after this
+    -- statement's snapshot, so that `seen` does not count that claim.
     SELECT u.key, u.revision FROM /*schema*/queue_keys u
     WHERE u.queue = :queue AND u.key IN (SELECT s.key FROM seen s WHERE s.claims > 0)
     FOR UPDATE SKIP LOCKED
@@ -236,8 +237,8 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- If a server crash has undone a claim, the claim's worker may still use its token. The new token must be
-        -- larger than that one, which is unknown. So it is at least the clock's time.
+        -- Use at least the clock's time, because a server crash may have undone a claim whose worker still uses its
+        -- token.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
@@ -256,7 +257,7 @@ candidates AS MATERIALIZED (
         status = 'running', attempt = least(queue.attempt, 2147483646) + 1, worker_id = :worker_id, fencing_token = h.fencing_token,
         claimed_at = now(), claimed_checkpoint_id = h.head_id, streamed = 0, replayed_step = b.step,
         last_event = greatest(queue.last_event, p.last_event, b.last_seq),
-        -- A corrupted timeout must not fail the claim, so it is ignored here. The run fails when it reads its options.
+        -- Ignore a corrupted timeout, so that the claim does not fail. The run fails when its options are read.
         timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at
             -- Use UTC, because Citus requires immutable functions here.
             ELSE (h.acquired_at AT TIME ZONE 'UTC' + make_interval(secs => (
@@ -315,8 +316,8 @@ FROM (
 ORDER BY priority DESC, position;
 
 -- name: list_isolated_workers
--- Find the first run of a queue, of some graphs and versions, that must be claimed alone. Return the workers that
--- accept it and were seen lately, those with the fewest runs first.
+-- Find the first run of a queue that must be claimed alone. Return the living workers that accept the run, the workers
+-- with the fewest runs first.
 SELECT w.worker_id FROM (
     SELECT q.graph, q.version FROM /*schema*/queue q
     WHERE q.queue = :queue::text AND q.is_suspect AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
@@ -333,8 +334,7 @@ ORDER BY (
 ), w.worker_id;
 
 -- name: limit_keys
--- Exclude ready runs of keys that are at their limits from claims. Runs that another transaction has locked are left
--- out.
+-- Exclude ready runs of keys that are at their limits from claims. Locked runs are skipped.
 UPDATE /*schema*/queue SET is_limited = true
 FROM (
     SELECT c.* FROM unnest(:keys::text[]) AS k (key) CROSS JOIN LATERAL (
@@ -363,8 +363,8 @@ SELECT key FROM keys WHERE key IS NOT NULL LIMIT :page_size::integer;
 
 -- name: open_keys
 -- Make runs of some keys claimable, by priority and position, as many as the limits of the keys allow. Runs that this
--- worker does not accept are neither made claimable nor counted. Otherwise a run that no worker claims would block the
--- other runs of its key. Locked runs are left out.
+-- worker does not accept are skipped, because a run that no worker claims would block the other runs of its key. Locked
+-- runs are skipped.
 WITH accepted AS MATERIALIZED (
     SELECT * FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version)
 )

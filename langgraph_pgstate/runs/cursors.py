@@ -15,7 +15,7 @@ from langgraph_pgstate.runs.types import StreamEvent, StreamPage, ThreadEvent, T
 
 T = TypeVar("T")
 
-# Status of a run that no longer exists, because it was rolled back or its thread was deleted.
+# Status of a run that was rolled back, or whose thread was deleted.
 _DELETED: Final = "deleted"
 # Suffixes of the ids of a run's last events, `end` and `error`.
 _END: Final = ".end"
@@ -25,11 +25,11 @@ _MOST_EVENTS: Final = 2**63 - 1
 
 
 class Cursor:
-    """A reader's position in the events of a run. No I/O.
+    """A reader's position in the events of a run.
 
     Attributes:
-        is_behind: Whether events that the reader lacks may be stored already; true at first.
-        has_ended: Whether the reader has passed the end.
+        is_behind: Whether the database may have events that the reader lacks; true at first.
+        has_ended: Whether the reader has read the event `end`.
 
     Args:
         codec: Decodes events.
@@ -38,12 +38,12 @@ class Cursor:
         last_event_id: Id of the last event that the reader has; `None` to read from the first event.
 
     Raises:
-        ConfigurationError: If the id is malformed.
+        ConfigurationError: If `last_event_id` is malformed.
     """
 
     def __init__(self, codec: ValueCodec, thread_id: str, run_id: str, last_event_id: str | int | None) -> None:
         self.is_behind, self.has_ended = True, False
-        # Events of types that this process may not build are read as plain data.
+        # A type that this process may not build is read as plain data.
         self._codec = codec.lenient()
         self._run = (thread_id, run_id)
         self._where = f"events of run {run_id!r}"
@@ -54,21 +54,21 @@ class Cursor:
 
     @property
     def wanted(self) -> Wanted:
-        """The events that the reader needs next. At first, they include the last event that the reader has."""
+        """The events to read next. The first page includes the reader's last event, to check that the event exists."""
         return Wanted(*self._run, max(0, self._after - 1) if self._is_first else self._after)
 
     def take(self, page: StreamPage) -> Iterator[StreamEvent]:
         """Yield the events of a page, and move the cursor behind them.
 
         Raises:
-            NotFoundError: If the run does not exist, and the reader has none of its events.
+            NotFoundError: If the run does not exist, and the reader has no event of the run.
             ConfigurationError: If the run has no event with the reader's `last_event_id`.
         """
         is_first, self._is_first = self._is_first, False
         if is_first:
             self._check(page)
-        # The list is a copy, because other readers share the page. Events are dropped as they are taken, because the
-        # reader may wait long between two events.
+        # Copy the list, because readers share pages. Drop each event before it is yielded, because the reader may wait
+        # long before it asks for the next event.
         batches = [*reversed(page.batches)]
         page = page._replace(batches=[])
         while batches:
@@ -90,8 +90,8 @@ class Cursor:
         if not page.is_full and page.status not in UNFINISHED:
             self.has_ended = True
             yield from self._gap((page.last_event or 0) + 1)
-            # The reader's `last_event_id` may be that of an event `error` or `end`. If no event was stored after it, do
-            # not yield these events again.
+            # If `last_event_id` names the event `error` or `end`, and no later event is stored, do not yield the named
+            # event again.
             known = self._known_end if is_first and self._after == self._given else ""
             if known == _END:
                 return
@@ -109,7 +109,7 @@ class Cursor:
             raise ConfigurationError(f"run {run_id!r} of thread {thread_id!r} has no event {self._after} yet")
 
     def _gap(self, following: int) -> Iterator[StreamEvent]:
-        """Yield an event `gap` if events between the cursor and a number are no longer stored."""
+        """Yield an event `gap` if events between the cursor and the event `following` are no longer stored."""
         if following > self._after + 1:
             missing = {"first": str(self._after + 1), "last": str(following - 1)}
             self._after = following - 1
@@ -121,12 +121,12 @@ class Cursor:
         return StreamEvent(f"{self._after}{suffix}", event, (), data, self._attempt, stored_at=stored_at)
 
     def has_news(self, page: Any) -> bool:
-        """Return whether a page has news for the reader, or may lack events that are stored already."""
+        """Return whether a page has news for the reader, or more pages are stored."""
         return bool(page.batches) or page.status not in UNFINISHED or self.is_behind
 
 
 class ThreadCursor:
-    """A reader's position in the events of a thread's runs, one run after another. No I/O.
+    """A reader's position in the events of a thread's runs, one run after another; see `AsyncRuns.join_thread`.
 
     Attributes:
         has_ended: Always false, because a thread may get another run.
@@ -134,12 +134,11 @@ class ThreadCursor:
     Args:
         codec: Decodes events.
         thread_id: Id of the thread.
-        last_event_id: Id of a run, and of its last event that the reader has, like `RUN:12`. Without it, reading begins
-            with the runs that have not ended, or else with the run that ended last.
-        since: Without `last_event_id`: reading begins with the runs that ended after this time.
+        last_event_id: Run and id of the last event that the reader has, like `RUN:12`.
+        since: Without `last_event_id`, reading begins with the runs that ended after this time.
 
     Raises:
-        ConfigurationError: If the id is malformed.
+        ConfigurationError: If `last_event_id` is malformed.
     """
 
     has_ended: Final = False
@@ -149,14 +148,14 @@ class ThreadCursor:
     ) -> None:
         self._codec, self._thread_id, self._ended_since = codec, thread_id, since
         self._given: str | None = None
-        # By run, the id of the last event that the reader has.
+        # For each run, the id of the last event that the reader has.
         self._last: dict[str, str] = {}
         if last_event_id:
             self._given, _, id = last_event_id.rpartition(":")
             if not self._given or _number_of(id) is None:
                 raise ConfigurationError(f"last_event_id must have the form RUN:12, not {last_event_id!r}")
             self._last[self._given] = id
-        # Runs whose end is reported in any case. Of other runs, only ends after the time `_after` are reported.
+        # Runs whose end must be reported. Ends of other runs are reported only if they are later than `_after`.
         self._expected: set[str] = set()
         self._after: datetime | None = None
         self._since: datetime | None = None
@@ -165,12 +164,12 @@ class ThreadCursor:
 
     @property
     def is_behind(self) -> bool:
-        """Whether events that the reader lacks may be stored already."""
+        """Whether the database may have events that the reader lacks."""
         return self._after is None if self._cursor is None else self._cursor.is_behind
 
     @property
     def wanted(self) -> Wanted | WantedRuns:
-        """The events of a run, or the runs, that the reader needs next."""
+        """What to read next: events of a run, or the thread's runs."""
         if self._cursor is not None:
             return self._cursor.wanted
         return WantedRuns(self._thread_id, self._since, self._given, self._ended_since)
@@ -203,10 +202,10 @@ class ThreadCursor:
             if given is not None:
                 self._expected.add(given.run_id)
             elif page.runs and not unfinished:
-                # The caller may have just started this run, so its end is reported, too.
+                # The caller may have just started the newest run, so report its end.
                 self._expected.add(page.runs[-1].run_id)
         self._expected.update(run.run_id for run in unfinished)
-        # The next page begins with the earliest run whose end was not reported yet, even if it ended long ago.
+        # The next page begins with the earliest run whose end was not reported yet.
         waiting = [run for run in page.runs if run.status in UNFINISHED or self._is_new(run)]
         self._since = min([page.now, *(run.started_at for run in waiting)])
         self._run = self._next(page)
@@ -218,7 +217,7 @@ class ThreadCursor:
         return next((run for run in page.runs if run.status == "running" or self._is_new(run)), None)
 
     def _is_new(self, run: ThreadRun) -> bool:
-        """Return whether a run has ended, and its end was not reported."""
+        """Return whether a run has ended, and the reader does not know of this end."""
         assert self._after is not None
         if run.ended_at is None or run.status in UNFINISHED:
             return False
@@ -226,16 +225,12 @@ class ThreadCursor:
         if not is_wanted:
             return False
         last = self._last.get(run.run_id, "")
-        # After its end was reported, the run may have been retried and have ended again.
+        # A run may be retried after its end was reported, and end again.
         return not last.endswith(_END) or (run.last_event or 0) > (_number_of(last) or 0)
 
 
 def held_once(event: T) -> list[T]:
-    """Return an event in a list of one.
-
-    A generator that yields `list.pop()` keeps no reference to the event while it waits for its reader to ask for the
-    next one.
-    """
+    """Return an event in a list. A generator that yields `list.pop()` keeps no reference to the event."""
     return [event]
 
 
@@ -245,12 +240,12 @@ def _event_of(decoded: Decoded, attempt: int, stored_at: datetime | None) -> Str
 
 
 def _number_of(last_event_id: str | int | None) -> int | None:
-    """Return the number of the event with an id; 0 for `-1`, which by convention means before the first event."""
+    """Return the number in the id of an event; 0 for `-1`, by which LangGraph's clients ask for all events."""
     if last_event_id is None or last_event_id == "":
         return None
     try:
         number = int(str(last_event_id).partition(".")[0])
-        # Refuse a larger number here. The database would refuse the whole statement, which serves all readers.
+        # Refuse a larger number here, because the database would refuse the whole statement, which serves all readers.
         if number > _MOST_EVENTS:
             raise ValueError
         return max(0, number)

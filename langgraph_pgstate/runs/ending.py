@@ -1,4 +1,4 @@
-"""The end of a run, written by its worker under the lease that the worker took when it claimed the run."""
+"""Operations that end, requeue or roll back a run. A worker executes them under the lease of its claim."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from langgraph_pgstate.threads.rows import delete_runs_of, delete_thread
 ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
 # Seconds for which a run that has deleted its thread is kept, so that readers learn of its end.
 _OUTLIVING_SECONDS: Final = 60.0
-# Limits for the ids in a notification, because a notification holds at most 8,000 bytes.
+# Limits of the ids in a notification. PostgreSQL allows 8,000 bytes.
 _MOST_IDS, _LONGEST_ID = 100, 40
 
 log = logging.getLogger("langgraph_pgstate.worker")
@@ -42,7 +42,7 @@ class RunError(NamedTuple):
     traceback: str | None = None
 
     def as_ascii(self) -> RunError:
-        """Return the error in ASCII, for a database whose encoding lacks some of its characters."""
+        """Return the error in ASCII, for a database whose encoding lacks some characters of the error."""
         plain = [None if part is None else part.encode("ascii", "backslashreplace").decode() for part in self]
         return RunError(plain[0] or "", plain[1] or "", plain[2])
 
@@ -62,28 +62,24 @@ async def finish(
 ) -> bool:
     """End a run, or requeue it for another attempt. Release its lease, and make the thread's next run ready.
 
-    One transaction, in one round trip unless the thread is deleted; safe to repeat. Like the other functions below, it
-    waits only a moment for a lock; see `is_locked`.
+    One transaction, usually in one round trip; safe to repeat. Like the other functions of this module, it waits only a
+    moment for a lock, and fails as `is_locked` describes.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
-        key: The run under its lease.
         status: `success`, `interrupted`, `error`, `cancelled` or `timeout`.
-        error: The run's error.
-        retry_after: If given, the run is requeued instead of ended, and its next attempt begins after this many
-            seconds. The thread's other runs wait for it.
-        events: Events of the run that are possibly not stored yet.
-        deletes_thread: Whether the thread is deleted in the same transaction if the run succeeded and no other run of
+        retry_after: Requeue the run instead of ending it. The next attempt begins after this many seconds. The other
+            runs of the thread wait.
+        events: Events of the run that may not be stored yet.
+        deletes_thread: Whether to delete the thread in the same transaction if the run succeeded and no other run of
             the thread is in the queue. The run and its events stay for a minute, until `sweep`.
-        keep_for: Seconds for which the lease is renewed instead of being released, because code of the run still runs.
-            Claims put off the thread's runs until the caller releases the lease, or until it expires.
-        then: A run of another thread to enqueue in the same transaction. If the queue refuses it, the run `key` still
-            ends.
+        keep_for: Seconds for which to renew the lease instead of releasing it, because code of the run still runs.
+            Meanwhile no run of the thread is claimed.
+        then: A run of another thread to enqueue in the same transaction. If it cannot be enqueued, the run `key` ends
+            anyway.
 
     Returns:
-        False if the lease was lost, because another worker runs or has ended the run. Then nothing was written. Also
-        false if the run must be rolled back; call `roll_back`.
+        False if the lease was lost, so that nothing was written. Also false if the run must be rolled back; then call
+        `roll_back`.
     """
     if status not in ENDS:
         raise ConfigurationError(f"status must be one of {', '.join(ENDS)}, not {status!r}")
@@ -101,7 +97,7 @@ async def finish(
             return True
     elif await _finish(db, queries, [key], status, events, error, keep_for):
         return True
-    # An earlier call may have ended the run, if its response was lost.
+    # An earlier call may have ended the run, although its response was lost.
     return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
 
 
@@ -117,11 +113,10 @@ async def _follow(db: Connection, queries: Queries, then: RunRequest) -> None:
 async def finish_together(
     db: Connection, queries: Queries, keys: Sequence[RunKey], status: str, events: Sequence[EventBatch] = ()
 ) -> bool:
-    """End runs of different threads with one status and without errors, as `finish` does. One transaction in one round
-    trip.
+    """End runs of different threads with one status, as `finish` does. One transaction in one round trip.
 
     Returns:
-        False if some runs were not ended; call `finish` for each.
+        False if some runs were not ended. Then call `finish` for each run.
     """
     return await _finish(db, queries, keys, status, events) == len(keys)
 
@@ -136,28 +131,21 @@ async def give_back(
 ) -> bool:
     """Requeue a run, ahead of the other runs of its thread and its queue. The attempt does not count.
 
-    One transaction in one round trip.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        key: The run under its lease.
-        events: Events of the run that are possibly not stored yet.
-        keep_for: As for `finish`.
+    One transaction in one round trip. For `events` and `keep_for`, see `finish`.
 
     Returns:
-        False if the lease was lost. Then nothing was written.
+        False if the lease was lost, so that nothing was written.
     """
     return await _requeue(db, queries, key, {**_error_row(None), "unused": 1, "delay": None}, events, keep_for)
 
 
 async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
-    """End a run and delete it with its checkpoints; tool executions are kept. One transaction.
+    """End a run and delete it with its checkpoints. Tool executions are kept. One transaction.
 
     If the thread has a hold (`threads.holds`), the run ends as `interrupted` instead, and nothing is deleted.
 
     Returns:
-        False if the lease was lost. Then nothing was written.
+        False if the lease was lost, so that nothing was written.
     """
     async with db.transaction():
         await db.fetch(*bounded_waits(queries))
@@ -170,8 +158,8 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
             return ended > 0
         ended = await db.execute(queries.end_runs, _end([key], "cancelled", rolls_back=True))
         if ended:
-            # Increase the fencing token, so that checkpoints which the run stores late are refused. The release of the
-            # lease is not enough: they would be accepted until another lease is taken.
+            # Increase the fencing token, so that checkpoints which the run stores late are refused. The token of a
+            # released lease is valid until another lease is taken.
             lease = {"thread_id": key.thread_id, "fencing_token": key.fencing_token}
             await db.execute(queries.fence_lease, {**lease, "is_dead": True})
             await delete_runs_of(db, queries, key.thread_id, [key.run_id])
@@ -180,13 +168,12 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
 
 
 async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
-    """Delete the rows and events of runs that deleted their threads a minute ago.
+    """Delete the rows and events of runs that deleted their threads a minute ago. Safe to repeat and in many processes.
 
-    One transaction for each run, one round trip if there is no such run; safe to repeat and in many processes.
-    Runs that another transaction has locked are left to the next call.
+    One transaction for each run. Locked runs are left to the next call.
 
     Returns:
-        The number of runs that were found, deleted or not; `limit` at most.
+        The number of runs that were found, deleted or not; at most `limit`.
 
     Raises:
         PGStateError: If a run cannot be deleted. The other runs are deleted.
@@ -199,7 +186,7 @@ async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
                 await db.fetch(*bounded_waits(queries))
                 await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
                 if await db.fetch(queries.hold_outlived, {"thread_id": thread_id, "run_id": run_id}):
-                    # The deletion also covers records of the run that were stored after its thread was deleted.
+                    # Delete also records of the run that were stored after the deletion of its thread.
                     await delete_runs_of(db, queries, thread_id, [run_id])
         except Exception as error:
             if not is_locked(error):
@@ -210,7 +197,7 @@ async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
 
 
 async def notify(db: Connection, queries: Queries, run_ids: Sequence[str]) -> None:
-    """Wake callers that wait for ended runs, by one statement. Callers also poll, in case the notification is lost."""
+    """Wake callers that wait for ended runs. One statement. Callers also poll, because a notification may be lost."""
     ids = [wake_key(db.tenant, run_id) for run_id in run_ids if len(run_id) <= _LONGEST_ID][:_MOST_IDS]
     await db.fetch(queries.notify_ended, {"run_ids": "\n".join(ids)})
 
@@ -219,8 +206,8 @@ async def _finish_with_thread(db: Connection, queries: Queries, key: RunKey, eve
     async with db.transaction():
         await db.fetch(*bounded_waits(queries))
         await db.execute(queries.release_leases, _keys([key]))
-        # Take at once the lock that the deletion needs. If two transactions first took a weaker lock that both can
-        # hold, each would then wait for the other.
+        # Take the deletion's lock at once. Two transactions that both held a weaker lock first would then wait for each
+        # other.
         await db.fetch(queries.lock_thread_for_update, {"thread_id": key.thread_id})
         for statement in append_statements(queries, events):
             await db.execute(*statement)
@@ -274,9 +261,8 @@ async def _under_leases(
         The number of rows that the statement affected.
     """
     threads = {"thread_ids": [key.thread_id for key in keys]}
-    # Lock the lease before the thread's row, as guarded puts do. But a deletion, or the first put of a thread, locks
-    # the row first, so a deadlock with this transaction is possible. Then the short lock timeout ends this transaction
-    # before PostgreSQL looks for deadlocks.
+    # Lock the lease before the thread's row, as guarded puts do. Deletions and the first put of a thread lock the row
+    # first, so a deadlock is possible. The short lock timeout then ends this transaction.
     lease = queries.release_leases if keep_for is None else queries.renew_leases
     statements = [
         bounded_waits(queries),

@@ -1,6 +1,6 @@
 -- name: release_leases
--- Lock and release leases, given by their fencing tokens. The rows keep the tokens, so that the next leases get higher
--- ones.
+-- Lock and release the leases with the given fencing tokens. The rows keep the tokens, so that later leases have
+-- greater tokens.
 UPDATE /*schema*/leases SET holder_id = NULL, expires_at = now()
 FROM (
     SELECT l.thread_id FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS g (thread_id, fencing_token)
@@ -10,10 +10,10 @@ FROM (
 WHERE leases.thread_id = held.thread_id;
 
 -- name: end_runs
--- End runs that their worker runs under the current leases of their threads. Leaves out runs whose lease was lost, and
--- runs that must be rolled back unless `rolls_back`. With success, the requests of these runs and of their threads'
--- interrupted runs are deleted. A default answer to interrupts becomes due when the time `answer_after`
--- has passed since the oldest interrupt. Execute it after `release_leases` and `lock_threads_for_no_key_update`.
+-- End runs under the current leases of their threads. Runs whose lease was lost are skipped. Without `rolls_back`, runs
+-- that must be rolled back are skipped. If the runs succeeded, the requests of these runs and of the threads'
+-- interrupted runs are deleted. A default answer becomes due when `answer_after` has passed since the oldest interrupt.
+-- Execute the query after `release_leases` and `lock_threads_for_no_key_update`.
 -- seals: runs.error_message with thread_id = thread_ids, run_id = run_ids
 -- seals: runs.error_traceback with thread_id = thread_ids, run_id = run_ids
 -- leaves: runs.metadata
@@ -48,7 +48,7 @@ WITH mine AS MATERIALIZED (
     )
 ), waiting AS (
     UPDATE /*schema*/run_requests AS d
-    -- An invalid `answer_after` counts as 0. The sweep that gives default answers then reports it.
+    -- An invalid `answer_after` counts as 0, so that the sweep of default answers soon reports the invalid value.
     SET answer_at = make_interval(secs => coalesce((
         jsonb_path_query_first(d.options, '$.answer_after ? (@ > 0 && @ < 100000000000)'::jsonpath) #>> '{}'::text[]
     )::double precision, 0)) + coalesce((
@@ -73,10 +73,9 @@ WITH mine AS MATERIALIZED (
 DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = mine.thread_id AND queue.run_id = mine.run_id;
 
 -- name: requeue_run
--- Requeue a run that its worker runs under the current lease of its thread, ahead of the other runs of its thread and
--- its queue. With `delay`, the run becomes ready after this many seconds. A run that must be cancelled is ready at once
--- even then, so that other runs do not wait for it.
--- Affects no row if the lease was lost. Execute it after `release_leases` and `lock_threads_for_no_key_update`.
+-- Requeue a run under the current lease of its thread, ahead of the other runs of its thread and its queue. With
+-- `delay`, the run becomes ready after this many seconds, except if the run must be cancelled. No row is affected if
+-- the lease was lost. Execute the query after `release_leases` and `lock_threads_for_no_key_update`.
 -- seals: runs.error_message
 -- seals: runs.error_traceback
 WITH mine AS MATERIALIZED (
@@ -106,7 +105,7 @@ FROM mine WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::t
 SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id::text LIMIT 1;
 
 -- name: delete_run_later
--- Keep a run that deletes its thread, and the run's events, for a number of seconds. Execute it before the thread is
+-- Keep a run that deletes its thread, and the run's events, for some seconds. Execute the query before the thread is
 -- deleted.
 UPDATE /*schema*/runs SET delete_at = now() + make_interval(secs => :seconds::double precision)
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text;
@@ -131,6 +130,5 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.status =
 );
 
 -- name: notify_ended
--- Wake callers that wait for ended runs, once the transaction commits. The payload is the ids of the runs, one on each
--- line.
+-- Wake callers that wait for ended runs, once the transaction commits. The payload has the id of one run in each line.
 SELECT pg_notify('pgstate_ended', :run_ids::text);

@@ -25,8 +25,8 @@ from langgraph_pgstate.runs.types import EnqueuedRun
 from langgraph_pgstate.schema.queries import Queries, Statement
 
 _CONTENT: Final = frozenset({"options", "metadata"})
-# If a check of the transaction fails, the text of the database error contains the reason. The pattern leaves out the
-# quotation marks around it, because they depend on the server's language.
+# If a check of the transaction fails, the database error contains this text. The quotation marks around the text depend
+# on the server's language.
 _MARK: Final = re.compile(r"pgstate-queue:(\[.*\])", re.DOTALL)
 
 
@@ -35,13 +35,10 @@ async def enqueue(
 ) -> list[EnqueuedRun]:
     """Enqueue runs: all or none, in one transaction, and in one round trip unless a run supersedes others.
 
-    Safe to repeat: a run that was enqueued before under its id is not enqueued again, and supersedes nothing.
+    Safe to repeat: a run whose id was enqueued before is not enqueued again, and supersedes no run.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
-        requests: The runs.
-        notifies: Whether listening workers are woken when the transaction commits.
+        notifies: Whether to wake listening workers when the transaction commits.
 
     Returns:
         The runs, in the order of the requests.
@@ -50,14 +47,13 @@ async def enqueue(
         ThreadBusyError: If the strategy is `reject` and the thread has another run.
         ThreadDeletedError: If the thread was deleted.
         ThreadArchivedError: If the thread is archived.
-        StaleHeadError: If the thread's newest checkpoint is not the one that a run expects.
-        ConfigurationError: If the id is that of a run which was not enqueued, or of another thread's run.
+        StaleHeadError: If the thread's newest checkpoint is not the run's `expected_head`.
+        ConfigurationError: If a `run_id` is the id of a run on another thread, or of a run that was not enqueued.
         NotFoundError: If the checkpoint from which a run starts does not exist.
     """
     given = distinct(requests)
     rows = [request.row for request in given]
-    # The checks get rows without options and metadata. Only the statement that stores these columns encrypts them, so
-    # no other statement may contain them.
+    # The checks must not contain options and metadata, because only the storing statement encrypts these columns.
     places = json.dumps([{name: row[name] for name in row.keys() - _CONTENT} for row in rows])
     checks: list[Statement] = [
         (queries.make_threads, {"rows": places}),
@@ -68,7 +64,7 @@ async def enqueue(
     notification: list[Statement] = [_notification(queries, db.tenant)] if notifies else []
     if db.keys is not None:
         for request in given:
-            # The owner determines the data key. A new thread has no row yet from which the owner could be read.
+            # The owner determines the data key. A new thread has no row from which the owner can be read.
             db.keys.note_owner(request.thread_id, lambda request=request: request.owner)  # type: ignore[misc]
     data = {"data": [f"\\x{request.data.hex()}" for request in given], **_ids(given)}
     enqueueing: Statement = (queries.enqueue_runs, {"rows": json.dumps(rows), **data})
@@ -77,10 +73,9 @@ async def enqueue(
         if not supersedes and db.is_in_transaction:
             added = await db.fetch_together([*notification, *checks, enqueueing])
         elif not supersedes:
-            # `plan_lookups` changes settings of the planner for the whole transaction, so it is not sent in a caller's
-            # transaction.
+            # `plan_lookups` sets the planner for the whole transaction, so it must not run in a caller's transaction.
             planning: Statement = (queries.plan_lookups, {})
-            # Notify after the commit, because a notifying commit waits for all other notifying commits.
+            # Notify after the commit, because commits that notify wait for one another.
             added = await db.fetch_together([planning, *checks, enqueueing], *notification)
         else:
             async with db.transaction():
@@ -112,11 +107,7 @@ def _ids(requests: Sequence[RunRequest]) -> dict[str, list[str]]:
 
 
 def _refusal(error: Exception) -> PGStateError | None:
-    """Translate an error of the database, raised by one of this transaction's own checks, into the package's error.
-
-    Returns:
-        The package's error; `None` for any other error of the database.
-    """
+    """Return the package's error for a database error of a failed check; `None` for any other database error."""
     found = _MARK.search(str(error)) if getattr(error, "sqlstate", None) == "22P02" else None
     if found is None:
         return None
@@ -139,10 +130,10 @@ def _refusal(error: Exception) -> PGStateError | None:
 
 
 async def notify(db: Connection, queries: Queries) -> None:
-    """Wake workers that listen, by one statement. Workers also poll, in case the notification is lost."""
+    """Wake listening workers. One statement. Workers also poll, because a notification may be lost."""
     await db.fetch(*_notification(queries, db.tenant))
 
 
 def _notification(queries: Queries, tenant: str | None) -> Statement:
-    # The key tells a worker of all tenants which tenant's queue to check.
+    # The key tells a worker of all tenants which queue to check.
     return queries.notify_queue, {"key": wake_key(tenant, "")}

@@ -1,6 +1,6 @@
 -- name: make_threads
--- Lock the rows of some threads until the transaction ends, and insert missing rows. So one transaction at a time
--- decides which run of a thread is ready. `rows` are the rows of the runs to enqueue.
+-- Lock the rows of some threads until the transaction ends, so that one transaction at a time decides which run of a
+-- thread is ready. Insert missing rows. `rows` are the rows of the runs to enqueue.
 INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id, status)
 SELECT DISTINCT ON (s.thread_id COLLATE "C") s.thread_id, s.agent, s.user_id, s.tenant_id, 'busy'
 FROM jsonb_to_recordset(:rows::jsonb) AS s (thread_id text, agent text, user_id text, tenant_id text)
@@ -8,14 +8,12 @@ ORDER BY s.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE false;
 
 -- name: lock_threads_for_no_key_update
--- Lock the rows of some threads until the transaction ends, as `make_threads` does. A transaction that enqueues,
--- cancels, deletes or answers a queued run may change which run of the thread is next. So it locks the thread's row
--- first. The end of a run locks the lease before the thread's row.
+-- Lock the rows of some threads until the transaction ends, as `make_threads` does. Lock the thread's row before any
+-- other row, except the lease in a transaction that ends a run.
 SELECT 1 FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id FOR NO KEY UPDATE;
 
 -- name: lock_free_threads
--- Lock and return those of some threads that no other transaction has locked. Used by the periodic work of workers:
--- default answers, schedules, due runs and lost runs.
+-- Lock the given threads that no other transaction has locked, and return them.
 WITH free AS MATERIALIZED (
     SELECT thread_id FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id
     FOR NO KEY UPDATE SKIP LOCKED
@@ -25,9 +23,9 @@ WHERE t.thread_id IN (SELECT f.thread_id FROM free f)
     OR NOT EXISTS (SELECT 1 FROM /*schema*/threads o WHERE o.thread_id = t.thread_id);
 
 -- name: check_threads
--- Fail if one of the threads was deleted or is archived. Execute it after `make_threads`, because only a later
--- statement sees rows that were committed while `make_threads` waited.
--- The cast fails with the text as its message. A statement without PL/pgSQL cannot raise an error in another way.
+-- Fail if one of the threads was deleted or is archived. Execute the query after `make_threads`, because only a later
+-- statement sees rows that were committed while `make_threads` waited. The cast raises an error with the text as its
+-- message, because SQL has no statement that raises an error.
 SELECT ('pgstate-queue:' || jsonb_build_array(f.reason, f.thread_id, f.archive_id, extract(epoch FROM f.since))::text)::integer
 FROM (
     SELECT 'deleted' AS reason, d.thread_id, NULL::text AS archive_id, d.deleted_at AS since
@@ -38,9 +36,9 @@ FROM (
 ) AS f LIMIT 1;
 
 -- name: check_enqueue
--- Fail if a run cannot be enqueued: because another run has its id; because its first checkpoint does not exist;
--- because its strategy is `reject` and its thread has another run; or because its thread's newest checkpoint is not the
--- expected one. Runs that are already enqueued are not checked.
+-- Check runs that are not enqueued already. Fail if another run has the id, if the checkpoint from which the run starts
+-- does not exist, if the strategy is `reject` and the thread has another run, or if the thread's newest checkpoint is
+-- not `expected_head`.
 WITH given AS (
     SELECT s.* FROM jsonb_to_recordset(:rows::jsonb) AS s (
         thread_id text, run_id text, rejects boolean, adopts boolean, checkpoint_ns text, checkpoint_id text,
@@ -88,9 +86,9 @@ FROM (
 ORDER BY place, since LIMIT 1;
 
 -- name: enqueue_runs
--- Enqueue runs that are not enqueued already, and return them. Execute it after `make_threads`, because only a later
--- statement sees rows that were committed while `make_threads` waited. With `adopts`, a recorded run that was not
--- enqueued is enqueued.
+-- Enqueue runs that are not enqueued already, and return these runs. With `adopts`, a run may have a row that was
+-- recorded without the queue. Execute the query after `make_threads`, because only a later statement sees rows that
+-- were committed while `make_threads` waited.
 -- seals: runs.metadata from rows.metadata
 -- seals: run_requests.data with thread_id = thread_ids, run_id = run_ids
 -- leaves: runs.error_message
@@ -118,8 +116,8 @@ WITH given AS MATERIALIZED (
     ) AS last_number, row_number() OVER (PARTITION BY g.thread_id, (g.due_at > g.at) IS TRUE ORDER BY g.place) AS nth
     FROM given g
 ), keys AS MATERIALIZED (
-    -- For each key, the position in the queue of its next ready run. If runs of the key wait for a limit, the position
-    -- is the current time, which is behind the positions of these runs.
+    -- For each key, the position in the queue of the next run. If runs of the key wait for a limit, the position is the
+    -- current time, which is behind these runs.
     SELECT k.queue, k.key, w.has_limit, CASE
         WHEN w.has_limit THEN (extract(epoch FROM now()) * 1000000::numeric)::bigint
         ELSE coalesce((
@@ -172,7 +170,7 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
 RETURNING run_id;
 
 -- name: promote_next
--- Make the first run of each given thread ready, if it is due and the thread has no ready run. Execute it
+-- Make the first run of each given thread ready, if the run is due and the thread has no ready run. Execute the query
 -- after `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET is_ready = true, number = 0, is_limited = next.is_limited, position = next.position
 FROM (
@@ -205,5 +203,5 @@ JOIN unnest(:thread_ids::text[], :run_ids::text[]) AS g (thread_id, run_id)
 WHERE r.thread_id = ANY(:thread_ids) AND r.queue IS NOT NULL;
 
 -- name: notify_queue
--- Wake workers that listen, once the transaction commits. The key stands for the tenant.
+-- Wake listening workers, once the transaction commits. The key stands for the tenant.
 SELECT pg_notify('pgstate_queue', :key::text);

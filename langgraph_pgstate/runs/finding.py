@@ -1,4 +1,4 @@
-"""The tenants that have work in the queue, and when it is due. Used by workers that serve all tenants."""
+"""The search for tenants with work in the queue, for workers that serve all tenants."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class TenantWork(NamedTuple):
     Attributes:
         tenant: Name of the tenant.
         is_ready: Whether runs can be claimed, or wait for limits.
-        seconds: Seconds until other work of a worker is due: lost runs, delayed runs, schedules, default answers, runs
-            that have deleted their threads.
+        seconds: Seconds until other work is due: lost or delayed runs, schedules, default answers, runs that have
+            deleted their threads.
         webhook_seconds: Seconds until a webhook is due.
-        worker_ids: The workers that run its runs.
+        worker_ids: The workers that execute runs of the tenant.
     """
 
     tenant: str
@@ -39,9 +39,9 @@ async def find_work(
     *,
     adopts: bool = False,
 ) -> list[TenantWork]:
-    """Return which of the given tenants have work in some queues and for some graphs. One statement.
+    """Return the tenants that have work in some queues and for some graphs. One statement.
 
-    Row-level security stays on: the statement sets one tenant after the other and reads only its rows.
+    Row-level security stays on: the statement sets each tenant in turn, and reads only the rows of this tenant.
     """
     db.tenant = NO_TENANT
     parameters = {"tenants": [*tenants], "queues": [*names], "graphs": [*graphs], "adopts": adopts}

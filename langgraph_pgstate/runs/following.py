@@ -1,7 +1,7 @@
-"""Following of runs: one statement reads for all readers of a state.
+"""Reads of events for all waiting readers of a state.
 
-A reader asks for the events after its last event, and waits. Events are not buffered, so a slow reader takes no memory.
-While readers wait, the database is polled. Without readers it is not.
+Each reader asks for the events after its last event, and waits. Events are not buffered, so a slow reader takes no
+memory. The database is polled only while readers wait.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from langgraph_pgstate.schema.queries import Queries
 
 # Seconds between two reads.
 _PAUSE: Final = 0.05
-# The same, if events may be stored already that a reader has not got yet.
+# Seconds between two reads if more events of a reader may be stored already.
 _SHORT_PAUSE: Final = 0.01
-# Maximum number of batches that one statement returns, unless there are more readers than this.
+# Maximum number of batches that one statement returns. With more readers, each gets one batch.
 _BATCHES: Final = 256
 
 
@@ -49,10 +49,7 @@ class _Request:
 
 
 class _ReadTimes:
-    """Times of reads. The pause is 50 ms, or as long as the last read took, at most a second.
-
-    Without a maximum, pauses could grow for ever, because events that arrive in a pause make the next read longer.
-    """
+    """Times of reads. A pause takes 50 ms, or as long as the last read, but at most a second."""
 
     def __init__(self) -> None:
         self._ended_at, self._took = float("-inf"), 0.0
@@ -69,7 +66,7 @@ class _ReadTimes:
 
 
 def _wanted(requests: Sequence[_Request]) -> list[Wanted | WantedRuns]:
-    """Return the distinct positions to read. Readers of one run are mostly at the same position."""
+    """Return the distinct positions to read. Most readers of a run are at the same position."""
     return [*dict.fromkeys(request.wanted for request in requests)]
 
 
@@ -87,7 +84,7 @@ async def _read(db: Connection, queries: Queries, wanted: Sequence[Wanted | Want
 
 
 def _answer(requests: Sequence[_Request], wanted: Sequence[Wanted | WantedRuns], pages: Sequence[_Page]) -> None:
-    """Give each reader its page, if the page has news for the reader."""
+    """Give each reader the page of its position, if the page has news for the reader."""
     found = dict(zip(wanted, pages, strict=True))
     for request in requests:
         page = found[request.wanted]
@@ -104,7 +101,7 @@ class _Waiter(_Request):
 
 
 class Follower:
-    """The readers of a `PGState`. One of the waiting readers reads from the database for all of them."""
+    """The readers of a `PGState`. One of the waiting readers reads for all readers."""
 
     def __init__(self, database: Database, queries: Queries, end_listener: EndListener) -> None:
         self._database, self._queries, self._end_listener = database, queries, end_listener
@@ -185,7 +182,7 @@ class _Future(_Request):
 
 
 class AsyncFollower:
-    """Async twin of `Follower`. While readers wait, a separate task reads from the database for all of them."""
+    """Async twin of `Follower`. While readers wait, a separate task reads for all readers."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, end_listener: EndListener) -> None:
         self._database, self._queries, self._end_listener = database, queries, end_listener

@@ -13,9 +13,9 @@ from langgraph_pgstate.runs.types import StreamEvent
 if TYPE_CHECKING:
     from langgraph_pgstate.runs.api import AsyncRuns, Runs
 
-# Seconds between two polls. Notifications are faster, if they arrive.
+# Seconds between two polls.
 _FIRST_PAUSE: Final = 0.02
-# Factor between two pauses, such that a wait takes on average a tenth longer than its run.
+# Factor by which pauses grow. On average, a wait takes a tenth longer than the run.
 _LENGTHENING: Final = 1.25
 _LONGEST_PAUSE: Final = 0.5
 
@@ -26,14 +26,14 @@ class _Handle:
     Attributes:
         thread_id: Id of the thread.
         run_id: Id of the run.
-        is_new: Whether the call that returned the handle enqueued the run; false if it was enqueued before.
+        is_new: Whether the call that returned the handle enqueued the run; false if the run was enqueued before.
     """
 
     def __init__(self, thread_id: str, run_id: str, is_new: bool, is_known: bool) -> None:
         self.thread_id = thread_id
         self.run_id = run_id
         self.is_new = is_new
-        # Whether the run is known to have existed. If such a run is missing, it was rolled back or deleted.
+        # A run that is known to have existed, and is missing, was rolled back or deleted.
         self._is_known = is_known
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ class AsyncRunHandle(_Handle):
 
 
 class PollPauses:
-    """The pauses of a `wait` between polls of a run. They are short at first, and end at the caller's timeout.
+    """The pauses of a `wait` between polls of a run. The first pauses are short.
 
     Attributes:
         is_first: Whether the last pause was the first one.

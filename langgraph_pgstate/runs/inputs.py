@@ -23,19 +23,19 @@ class RunInput:
     """The arguments with which an enqueued run calls its graph.
 
     Attributes:
-        input: The input; `None` to go on from the newest checkpoint.
+        input: The input. With `None`, the run continues from the newest checkpoint.
         command: The command instead of an input.
         config: The config, as it was given.
         context: The context of the graph, for `Runtime.context`.
         metadata: Metadata of the run.
         checkpoint_id: Checkpoint from which the run starts.
-        interrupt_before: Nodes before which it stops.
-        interrupt_after: Nodes after which it stops.
+        interrupt_before: Nodes before which the run stops.
+        interrupt_after: Nodes after which the run stops.
         durability: When checkpoints are stored.
-        stream_mode: Modes of the events that are stored; see `modes_of`.
-        stream_subgraphs: Whether events of subgraphs are stored, too.
+        stream_mode: Modes of the events to store; see `modes_of`.
+        stream_subgraphs: Whether events of subgraphs are stored.
         on_completion: `keep` or `delete`.
-        default_answer: The answer that its interrupts get if they are not answered in time.
+        default_answer: The answer to interrupts that are not answered in time.
         expected_head: Checkpoint that must be the thread's newest when the run begins.
     """
 
@@ -56,7 +56,7 @@ class RunInput:
 
 
 def modes_of(given: RunInput) -> list[str]:
-    """Return the modes of a run's events that are stored."""
+    """Return the stream modes whose events are stored."""
     return ["updates"] if given.stream_mode is None else given.stream_mode
 
 
@@ -64,7 +64,7 @@ def seal_input(codec: ValueCodec, given: RunInput, limit: int = DEFAULT_SIZE_LIM
     """Encode the arguments of a run as one frame (`codec.frames`).
 
     Raises:
-        SerializationError: If a value cannot be stored; the error names it.
+        SerializationError: If a value cannot be stored. The error names the value.
         ConfigurationError: If the frame is larger than `limit` bytes.
     """
     fields = {name: getattr(given, name) for name in RunInput.__dataclass_fields__}
@@ -77,8 +77,8 @@ def seal_input(codec: ValueCodec, given: RunInput, limit: int = DEFAULT_SIZE_LIM
     if size > limit:
         largest = max(encoded, key=lambda name: len(encoded[name][1]))
         raise ConfigurationError(
-            f"the run must have at most {limit:,} bytes, got {size:,}, of which {largest} has "
-            f"{len(encoded[largest][1]):,}. Store the data elsewhere and pass its name, or set size_limit"
+            f"the arguments of the run must have at most {limit:,} bytes, not {size:,}, of which {largest} has "
+            f"{len(encoded[largest][1]):,}. Store the data elsewhere and pass a name, or increase size_limit"
         )
     return pack(ormsgpack.packb(encoded))
 
@@ -88,7 +88,7 @@ def open_input(codec: ValueCodec, data: bytes, where: str = "an enqueued run") -
 
     Raises:
         CorruptStateError: If the bytes are damaged.
-        UnreadableFormatError: If a newer version of this package, or another serializer, wrote them.
+        UnreadableFormatError: If a newer version of this package, or another serializer, wrote the bytes.
         UnsafeTypeError: If the arguments have a type that may not be built.
     """
     known = RunInput.__dataclass_fields__
@@ -102,22 +102,13 @@ def open_input(codec: ValueCodec, data: bytes, where: str = "an enqueued run") -
 
 
 def read_field(codec: ValueCodec, data: bytes, name: str, where: str) -> Any:
-    """Return one field of a run's encoded arguments; `None` if it is not set. The other fields are not decoded.
-
-    Raises:
-        PGStateError: As `open_input` does.
-    """
+    """Return one field of a run's encoded arguments; `None` if the field is not set. No other field is decoded."""
     found = _encoded_fields(data, where).get(name)
     return None if found is None else codec.loads(*found, f"{name} of {where}")
 
 
 def change_input(codec: ValueCodec, data: bytes, where: str, **fields: Any) -> bytes:
-    """Return a run's encoded arguments with some fields replaced; `None` removes a field. No other field is decoded.
-
-    Raises:
-        SerializationError: If a value cannot be stored.
-        CorruptStateError: If the bytes are damaged.
-    """
+    """Return a run's encoded arguments with some fields replaced; `None` removes a field. No field is decoded."""
     encoded = _encoded_fields(data, where)
     for name, value in fields.items():
         encoded.pop(name, None)
@@ -130,9 +121,6 @@ def merge_inputs(data: bytes, newer: bytes, names: Collection[str], where: str) 
     """Return a run's encoded arguments with the named fields of newer arguments. No field is decoded.
 
     A named field that the newer arguments lack is removed.
-
-    Raises:
-        CorruptStateError: If the bytes are damaged.
     """
     encoded, given = _encoded_fields(data, where), _encoded_fields(newer, where)
     kept = {name: value for name, value in encoded.items() if name not in names}

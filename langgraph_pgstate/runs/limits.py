@@ -14,15 +14,11 @@ _INT4_MAX: Final = 2**31 - 1
 
 
 def request_limit(queue: str, key: str | None, concurrency: int | None, rate: Rate | None) -> dict[str, Any]:
-    """Validate a limit, and return its row.
-
-    Raises:
-        ConfigurationError: If an argument is not usable.
-    """
+    """Return the row of a validated limit."""
     if not identifier("queue", queue):
         raise ConfigurationError("queue must not be empty")
     if key == "":
-        raise ConfigurationError("key must not be empty: leave it out to limit the whole queue")
+        raise ConfigurationError("key must not be empty. Without a key, the whole queue is limited")
     is_number = isinstance(concurrency, int) and not isinstance(concurrency, bool)
     if concurrency is not None and not (is_number and 0 <= concurrency <= _INT4_MAX):
         raise ConfigurationError(f"concurrency must be a whole number, 0 or more, not {concurrency!r}")
@@ -38,7 +34,7 @@ def request_limit(queue: str, key: str | None, concurrency: int | None, rate: Ra
 
 
 async def put_limit(db: Connection, queries: Queries, limit: dict[str, Any]) -> None:
-    """Store a limit, or delete it if it limits nothing. One statement; safe to repeat."""
+    """Store a limit. A limit with neither a concurrency nor a rate is deleted. One statement; safe to repeat."""
     if limit["concurrency"] is None and limit["rate"] is None:
         await db.execute(queries.delete_limit, {"queue": limit["queue"], "key": limit["key"]})
     else:
@@ -46,7 +42,7 @@ async def put_limit(db: Connection, queries: Queries, limit: dict[str, Any]) -> 
 
 
 async def list_limits(db: Connection, queries: Queries) -> list[QueueLimit]:
-    """Return all limits, with the numbers of their running and waiting runs. One statement."""
+    """Return all limits, each with the numbers of running and waiting runs. One statement."""
     found = []
     for queue, key, concurrency, count, seconds, running, waiting in await db.fetch(queries.list_limits, {}):
         rate = None if count is None else Rate(count, seconds)

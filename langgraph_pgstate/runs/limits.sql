@@ -6,11 +6,11 @@ ON CONFLICT (queue, key) DO UPDATE SET
     concurrency = excluded.concurrency, rate = excluded.rate, rate_seconds = excluded.rate_seconds;
 
 -- name: delete_limit
--- Delete a limit. Runs that wait for it are found by the next claim of the queue.
+-- Delete a limit. The next claim finds the runs that waited for the limit.
 DELETE FROM /*schema*/queue_limits WHERE queue = :queue::text AND key = :key::text;
 
 -- name: list_limits
--- Return the limits, each with the numbers of its running and of its waiting runs.
+-- Return the limits, each with the numbers of running and waiting runs.
 SELECT l.queue, l.key, l.concurrency, l.rate, l.rate_seconds, (
     SELECT count(*) FROM /*schema*/queue q
     WHERE q.queue = l.queue AND q.status = 'running' AND (

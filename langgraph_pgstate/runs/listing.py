@@ -1,4 +1,4 @@
-"""Lists of runs in the queue and of dead letters, and their filters."""
+"""Lists of queued runs, dead letters and workers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ _DEAD_KIND: Final = "dead letters"
 
 
 def list_queue(**filters: Unpack[QueueFilter]) -> Read[Page[QueuedRun]]:
-    """Return a `Read` of a page of the runs in the queue, oldest first. It reads the whole queue.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of a page of the runs in the queue, oldest first. The whole queue is read."""
     check_filters(filters, QueueFilter)
     thread_id, status = filters.get("thread_id"), filters.get("status")
     if status not in (None, "pending", "running"):
@@ -41,16 +37,12 @@ def list_queue(**filters: Unpack[QueueFilter]) -> Read[Page[QueuedRun]]:
 
 
 async def count_queue(db: Connection, queries: Queries) -> tuple[QueueCount, ...]:
-    """Return the number of runs in the queue, by queue, graph and status. One round trip; reads the whole queue."""
+    """Return the number of runs by queue, graph, version and status. One round trip; reads the whole queue."""
     return tuple(QueueCount(*row) for row in await db.fetch(queries.count_queue, {}))
 
 
 def list_dead_letters(**filters: Unpack[DeadLetterFilter]) -> Read[Page[Run]]:
-    """Return a `Read` of a page of runs that failed for good and can be retried, newest first.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of a page of runs that failed for good and can be retried, newest first."""
     check_filters(filters, DeadLetterFilter)
     parameters, limit = _filters_of(filters, _DEAD_KIND, LAST), filters.get("limit", 20)
 
@@ -61,7 +53,7 @@ def list_dead_letters(**filters: Unpack[DeadLetterFilter]) -> Read[Page[Run]]:
 
 
 def _filters_of(filters: DeadLetterFilter, kind: str, first: str) -> dict[str, Any]:
-    """Return the query parameters that the list of the queue and the list of dead letters share."""
+    """Return the query parameters that both lists have."""
     at, cursor_thread, cursor_run = decode_cursor(kind, filters.get("cursor"), (first, "", ""))
     position = {"cursor_at": at, "cursor_thread": cursor_thread, "cursor_run": cursor_run}
     return {**texts_of(filters, "queue", "graph"), "scope": request_scope(filters.get("scope")), **position}
@@ -79,7 +71,7 @@ class DeadLetterFilter(TypedDict, total=False):
     Attributes:
         queue: Only runs of this queue.
         graph: Only runs of this graph.
-        scope: Only runs of threads whose metadata contain this.
+        scope: Only runs of threads whose metadata contain these items.
         limit: Page size, 1,000 at most; 20 by default.
         cursor: `next` of the previous page.
     """

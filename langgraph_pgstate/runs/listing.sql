@@ -22,8 +22,8 @@ ORDER BY q.enqueued_at, q.thread_id, q.run_id
 LIMIT :page_size;
 
 -- name: count_queue
--- Return the number of runs in the queue by queue, graph, version and status, how many of them are ready, when the
--- oldest was enqueued, and whether a living worker accepts them.
+-- Count the runs in the queue by queue, graph, version and status. A row also has the number of ready runs, the time at
+-- which the oldest run was enqueued, and whether a living worker accepts these runs.
 SELECT q.queue, q.graph, q.status, count(*) FILTER (WHERE q.is_ready), count(*), min(q.enqueued_at), EXISTS (
     SELECT 1 FROM /*schema*/workers w
     WHERE w.seen_at > now() - interval '30 seconds' AND q.queue = ANY(w.queues) AND q.graph = ANY(w.graphs)
@@ -69,7 +69,7 @@ FROM /*schema*/run_requests d JOIN /*schema*/runs r ON r.thread_id = d.thread_id
 WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND r.thread_id = :thread_id AND r.queue IS NOT NULL;
 
 -- name: get_last_checkpoint
--- Return the newest checkpoint of a run in the root namespace. If the run made none, return the earlier checkpoint for
+-- Return the newest checkpoint of a run in the root namespace. For a run without checkpoints, return the checkpoint for
 -- which the run's tasks have stored writes, if any.
 SELECT greatest((
     SELECT max(own.checkpoint_id) FROM (
@@ -82,7 +82,7 @@ SELECT greatest((
 ));
 
 -- name: list_workers
--- Return the workers, the last seen first, with the number of runs that each of them runs.
+-- Return the workers, the last seen first, each with the number of running runs.
 SELECT w.worker_id, w.started_at, w.seen_at, w.seen_at > now() - interval '30 seconds', w.queues, w.graphs,
     w.concurrency, w.versions, (
         SELECT count(*) FROM /*schema*/queue q WHERE q.status = 'running' AND q.worker_id = w.worker_id

@@ -1,8 +1,7 @@
 """Notifications that wake workers, and callers that wait for the end of a run.
 
-The commit of a transaction that notifies takes a lock of the whole PostgreSQL cluster. So that such commits do not
-wait for one another, a process notifies workers at most every ten milliseconds. Notifications may be lost, so workers
-and waiting callers also poll.
+A commit that notifies takes a lock of the whole PostgreSQL cluster. So a process notifies workers at most every ten
+milliseconds. Notifications may be lost, so workers and waiting callers also poll.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _log = logging.getLogger("langgraph_pgstate.runs")
 
 
 class Notifier:
-    """Sends notifications on the connections of a database. Thread-safe. Its `notify` never suspends."""
+    """A sender of notifications on the connections of a database. Thread-safe. `notify` never suspends."""
 
     def __init__(self, database: Database, queries: Queries) -> None:
         self._database, self._queries = database, queries
@@ -37,7 +36,7 @@ class Notifier:
         self._is_waiting = False
 
     def take_turn(self) -> bool:
-        """Return whether the caller must notify now, because this process has not notified a moment ago."""
+        """Return whether the caller must notify. False if this process has notified a moment ago, or will notify."""
         with self._lock:
             now = time.monotonic()
             is_free = not self._is_waiting and now >= self._next
@@ -62,7 +61,7 @@ class Notifier:
             self._send()
 
     def _send(self) -> None:
-        # The flag is cleared before sending, because a run that is enqueued from now on needs another notification.
+        # Clear the flag before sending, because a run that is enqueued from now on needs another notification.
         self._is_waiting = False
         try:
             self._database.run_once(enqueue.notify, self._queries)
@@ -114,11 +113,8 @@ class AsyncNotifier:
 class EndListener:
     """A listener that wakes waiting callers and readers when workers report that runs have ended. Thread-safe.
 
-    The first `calling` opens a connection that listens until `close`. If the connection cannot listen, the
-    functions given to `calling` are never called.
-
-    Args:
-        database: Gives the connection string and the tenant.
+    The first `calling` opens a connection that listens until `close`. If the connection cannot listen, no function is
+    called.
     """
 
     def __init__(self, database: Database | AsyncDatabase) -> None:
@@ -129,9 +125,9 @@ class EndListener:
 
     @contextmanager
     def calling(self, run_id: str | None, call: Callable[[], None]) -> Iterator[None]:
-        """Within this context, call a function whenever a worker reports the end of the run `run_id`.
+        """Call a function in another thread whenever a worker reports the end of a run, within this context.
 
-        The function is called in another thread, and must not block. If `run_id` is `None`, it is never called.
+        The function must not block. With `None` as `run_id`, the function is never called.
         """
         key = None if run_id is None else wake_key(self._database.tenant, run_id)
         with self._lock:
@@ -162,11 +158,11 @@ class EndListener:
 
 
 def on_loop(call: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that makes the running event loop call `call`. Any thread may call the returned function."""
+    """Return a function by which any thread can make the running event loop call `call`."""
     loop = asyncio.get_running_loop()
 
     def schedule() -> None:
-        # The loop may be closed.
+        # A closed loop raises `RuntimeError`.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(call)
 

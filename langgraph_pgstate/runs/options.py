@@ -27,15 +27,15 @@ DEFAULT_SIZE_LIMIT = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Retries of an enqueued run: the errors after which it is tried again, and the delays.
+    """Retries of an enqueued run: the errors after which the run is tried again, and the delays.
 
     Attributes:
         initial: Seconds before the second attempt.
         factor: Factor by which the delay grows with each further attempt.
         maximum: Longest delay in seconds.
-        jitter: Part of the delay that is random, from 0 to 1, so that failed runs are not all tried again at once.
-        retry_on: Exceptions after which a run is tried again, or their qualified names like `"httpx.ConnectError"`. A
-            name also stands for subclasses. By default, the exceptions after which LangGraph retries a node.
+        jitter: Random part of the delay, from 0 to 1, so that failed runs are not all tried again at once.
+        retry_on: Exceptions after which a run is tried again, or their qualified names like `"httpx.ConnectError"`.
+            Subclasses are included. By default, the exceptions after which LangGraph retries a node.
     """
 
     initial: float = 1.0
@@ -54,7 +54,7 @@ class Backoff:
         if self.retry_on is None:
             return
         if isinstance(self.retry_on, str):
-            raise ArgumentTypeError(f"Backoff.retry_on must be a list, not a string: use [{self.retry_on!r}]")
+            raise ArgumentTypeError(f"Backoff.retry_on must be a list like [{self.retry_on!r}], not a string")
         names = []
         for one in self.retry_on:
             if isinstance(one, type) and issubclass(one, BaseException):
@@ -67,7 +67,7 @@ class Backoff:
 
     def delay(self, attempt: int, jitter: float) -> float:
         """Return the seconds to wait after a failed attempt. Attempts count from 1. `jitter` must be in [0, 1)."""
-        # A larger exponent could overflow a float. The maximum is reached long before.
+        # Limit the exponent, because a float may overflow.
         ceiling = min(self.maximum, self.initial * self.factor ** min(attempt - 1, 64))
         return ceiling * (1 - self.jitter * jitter)
 
@@ -89,11 +89,11 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class DefaultAnswer:
-    """An answer that the interrupts of an enqueued run get if they are not answered in time.
+    """An answer to interrupts of an enqueued run that are not answered in time.
 
     Attributes:
         value: The answer; any value except `None` that the serializer can store.
-        after: How long an interrupt waits for another answer.
+        after: How long an interrupt waits before it gets this answer.
     """
 
     value: Any
@@ -101,7 +101,7 @@ class DefaultAnswer:
 
     def __post_init__(self) -> None:
         if self.value is None:
-            raise ConfigurationError("DefaultAnswer.value must not be None, because None is no answer: use False or {}")
+            raise ConfigurationError("DefaultAnswer.value must not be None. Use False or {} instead")
         check_ttl("DefaultAnswer.after", self.after)
 
 
@@ -109,43 +109,42 @@ class EnqueueOptions(TypedDict, total=False):
     """Options of a run that is enqueued.
 
     Attributes:
-        thread_id: The thread; a new one by default.
-        run_id: The run's id; a new one by default. A run that was enqueued under this id is not enqueued again.
-        checkpoint_id: Checkpoint from which the run starts; the thread's newest by default.
-        expected_head: Checkpoint that must be the thread's newest, both now and when the run begins. Use it to refuse a
-            run if the thread has advanced. It is not checked when the run is resumed. By default nothing is checked.
+        thread_id: The thread. By default, a new thread.
+        run_id: The run's id. By default, a new id. A run that was enqueued under this id is not enqueued again.
+        checkpoint_id: Checkpoint from which the run starts. By default, the thread's newest.
+        expected_head: Checkpoint that must be the thread's newest, both now and when the run begins. Otherwise the run
+            is refused. Not checked when the run is resumed.
         config: Config of the run: `configurable`, `tags`, `metadata`, `recursion_limit` and others.
         context: Context of the graph, for `Runtime.context`.
-        metadata: Metadata of the run, merged into that of the config.
+        metadata: Metadata of the run, merged into the metadata of the config.
         queue: The queue; `default` by default.
         priority: Runs of higher priority are claimed first; 0 by default.
         key: Key in the queue, such as a tenant or a user. Runs of different keys take turns, and keys have limits. By
             default, the key that the state's option `run_key` finds in the config.
-        version: Version of the graph: only workers that accept it run the run. Empty by default, for all workers.
+        version: Version of the graph. Only workers that accept this version execute the run. By default, all workers.
         run_after: Time before which the run is not claimed, or a timedelta to wait.
         multitask_strategy: What happens if the thread has pending or running runs. `enqueue`, the default: this run
             waits for the other runs. `reject`: this run is refused. `interrupt`: the other runs end as `interrupted`,
             and keep their checkpoints. `rollback`: the other runs end, and their checkpoints are deleted.
         max_attempts: Number of attempts after which an error is final; 1 by default, because nodes need not be
-            idempotent. A run whose worker died is resumed from its newest checkpoint after any number of attempts.
+            idempotent. After the death of a worker, the run is resumed in any case.
         retry: Errors after which the run is tried again, and the delays.
-        timeout: Seconds that the run may take over all attempts, from the first claim; no limit by default.
-        superstep_timeout: Seconds that a superstep may take; no limit by default.
+        timeout: Seconds that all attempts together may take, from the first claim. No limit by default.
+        superstep_timeout: Seconds that a superstep may take. No limit by default.
         interrupt_before: Nodes before which the run stops, or `*`.
         interrupt_after: Nodes after which the run stops, or `*`.
         durability: When checkpoints are stored: `sync`, `async` or `exit`.
-        stream_mode: Modes of LangGraph whose events are kept for `join`, one or several; `updates` by default.
-            `events` is what `astream_events` yields. `[]` keeps none.
-        stream_subgraphs: Whether events of subgraphs are kept, too; not by default.
-        on_completion: `keep` the thread, the default, or `delete` it when the run succeeds, unless another run of the
-            thread is in the queue. The run's events and status can then be read for another minute, but not its state.
-        default_answer: The answer that the run's interrupts get if they are not answered in time; none by default. Runs
-            that resume the run have the same default answer.
-        webhook: URL to which the end of the run, with any status, is sent; also the end of a run that resumes it. None
+        stream_mode: Modes whose events are kept for `join`; `updates` by default. Besides LangGraph's modes, `events`
+            keeps what `astream_events` yields. `[]` keeps no events.
+        stream_subgraphs: Whether events of subgraphs are kept. Not by default.
+        on_completion: `keep`, the default, or `delete`: the thread is deleted when the run succeeds, unless another run
+            of the thread is in the queue. Status and events can be read for another minute.
+        default_answer: The answer to interrupts that are not answered in time, also for runs that resume this run. None
             by default.
+        webhook: URL to which the end of the run is sent, also for runs that resume this run. None by default.
         size_limit: Maximum bytes of the encoded input; 16 MB by default.
-        traceparent: W3C `traceparent` of the caller. The spans of the run are exported as part of the caller's trace.
-            By default, the `traceparent` in `metadata` or `configurable` of the config. An invalid value is ignored.
+        traceparent: W3C `traceparent` of the caller, whose trace then contains the spans of the run. By default, the
+            `traceparent` in `metadata` or `configurable` of the config. An invalid value is ignored.
     """
 
     thread_id: str | int | UUID | None
@@ -182,26 +181,26 @@ class WorkerOptions(TypedDict, total=False):
 
     Attributes:
         concurrency: Maximum number of runs at the same time; 10 by default.
-        queues: Queues from which runs are claimed, the first one first; `default` by default.
-        versions: Accepted versions: one version of all graphs, or a mapping from graphs to one or several versions.
-            None by default. Runs without a version are always accepted.
-        lease_ttl: Seconds after which a run goes to another worker if this one dies; 12 by default.
-        poll: Seconds between two searches for runs; 0.5 by default. Notifications, if they arrive, are faster.
+        queues: Queues from which runs are claimed, in this order; `default` by default.
+        versions: Accepted versions: one version for all graphs, or a mapping from graphs to one or several versions.
+            Runs without a version are always accepted.
+        lease_ttl: Seconds after which another worker can take a run if this worker dies; 12 by default.
+        poll: Seconds between two searches for runs without a notification; 0.5 by default.
         drain_timeout: Seconds in which runs must reach a superstep boundary after the worker is stopped, or after a
             blocking run is cancelled; 30 by default. Other runs of the thread wait at most this long for code that
             cannot be stopped.
-        max_crashes: A run ends as `error` after its workers have died this number of times in a row without a new
-            checkpoint of the run; 3 by default. A run that makes checkpoints ends as `error`, too, if its worker dies
-            after ten times this number of attempts, or after `max_attempts` if that is more. But if its last
-            worker executed other runs, too, one of them may have caused the death. Then the run is requeued.
-        adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over; not by default.
-        followed_by: A mapping from a graph to the graph that follows it. When a run of the first graph succeeds, a run
-            of the second is enqueued in the same transaction. Its input is the first run's `thread_id` and `run_id`.
-            It has the first run's owner, queue and key, and a new thread, which is deleted after success. It must be
-            idempotent, because it has up to five attempts. A run that deletes its thread is not followed.
-        repair: Called as `repair(state, input)` before a run with an input starts on a thread that has a state;
-            returns the input to use. By default, tool calls without a result get one in the channel `messages`.
-            `None` turns it off.
+        max_crashes: A run ends as `error` after this number of deaths of its workers in a row without a new checkpoint;
+            3 by default. A run that makes checkpoints ends as `error` if its worker dies after ten times this number of
+            attempts, or after `max_attempts` if that is more. If the last worker also executed other runs, the run is
+            requeued instead, to be executed alone.
+        adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over. Not by default.
+        followed_by: A mapping from graphs to following graphs. When a run of a graph succeeds, a run of the following
+            graph is enqueued in the same transaction, unless the thread is deleted. The input has the `thread_id` and
+            the `run_id` of the first run. The following run has the first run's owner, queue and key. Its own new
+            thread is deleted after success. It must be idempotent, because it has up to five attempts.
+        repair: Called as `repair(state, input)` before a run with an input starts on a thread that has a state. Returns
+            the input to use. By default, tool calls without a result get a result in the channel `messages`. `None`
+            turns this off.
     """
 
     concurrency: int
@@ -221,13 +220,14 @@ class WebhookSettings:
     """Settings of the delivery of webhooks.
 
     Attributes:
-        secret: Secret with which webhooks are signed; by default they are not. The part after `whsec_` is base64.
+        secret: Secret with which webhooks are signed. The part after `whsec_` is base64. Without a secret, webhooks are
+            not signed.
         allowed_networks: Private networks to which webhooks may be delivered, like `10.1.0.0/16`.
         timeout: Seconds in which a receiver must respond.
         headers: Headers of every request.
-        allowed_hosts: Hosts to which webhooks may be delivered; all by default. `*.example.com` stands for all
+        allowed_hosts: Hosts to which webhooks may be delivered. All by default. `*.example.com` stands for all
             subdomains of `example.com`.
-        allowed_ports: Ports to which webhooks may be delivered; all by default.
+        allowed_ports: Ports to which webhooks may be delivered. All by default.
         require_https: Whether URLs must begin with `https://`.
     """
 
@@ -260,7 +260,7 @@ class WebhookSettings:
         """Return the settings of `PGSTATE_WEBHOOK_SECRET` and `PGSTATE_WEBHOOK_NETWORKS` (separated by commas).
 
         Raises:
-            ConfigurationError: If a setting is invalid.
+            ConfigurationError: If a network is invalid.
         """
         given = os.environ if environment is None else environment
         networks = given.get("PGSTATE_WEBHOOK_NETWORKS", "").split(",")
@@ -272,7 +272,7 @@ class WebhookSettings:
         """The private networks that are allowed.
 
         Raises:
-            ConfigurationError: If one is invalid.
+            ConfigurationError: If a network is invalid.
         """
         if isinstance(self.allowed_networks, str):
             raise ArgumentTypeError("WebhookSettings.allowed_networks must be a list of networks, not text")
@@ -285,7 +285,7 @@ class WebhookSettings:
 
     @property
     def claim_seconds(self) -> float:
-        """Seconds after which a claimed webhook without a stored outcome is delivered by another process."""
+        """Seconds after which another process may deliver a claimed webhook without a stored outcome."""
         return 2 * self.timeout + 30
 
 

@@ -1,4 +1,4 @@
-"""Outcomes of enqueued runs, as `graph.invoke` returns or raises them."""
+"""Outcomes of enqueued runs: a state, as `graph.invoke` returns it, or an error."""
 
 from __future__ import annotations
 
@@ -51,27 +51,13 @@ async def get_outcome(
     *,
     is_known: bool = False,
 ) -> tuple[str, Any]:
-    """Return the status of a run, and, if it has ended, the state that it left.
+    """Return the status of a run, and its state as `AsyncRuns.wait` returns it. The state is empty before the end.
 
     Four round trips. If the run has not ended, one.
 
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        codec: Decodes the state.
-        versions: Upcasts the state.
-        thread_id: Id of the thread.
-        run_id: Id of the run.
-        is_known: Whether the caller knows that the run existed.
-
-    Returns:
-        The status, and the values of the channels at the run's last checkpoint. If the run made no checkpoint, but its
-        tasks stored writes for an earlier checkpoint, the values at that one; otherwise empty. For an interrupted run
-        also `__interrupt__`, the list of interrupts. For an `@entrypoint`, its return value instead of channels.
-
     Raises:
-        RunFailedError: If the run ended with an error or took too long.
-        RunCancelledError: If the run was cancelled, or is known but no longer exists, for example after a rollback.
+        RunFailedError: If the run ended with an error or exceeded its timeout.
+        RunCancelledError: If the run was cancelled. Also if `is_known` and the run no longer exists.
         NotFoundError: If there is no such run.
     """
     key = {"thread_id": thread_id, "run_id": run_id}
@@ -91,7 +77,7 @@ async def get_outcome(
     loaded, channels = await read_state(db, queries, codec, Address(thread_id, "", last_id), versions)
     values: Any = {name: value for name, value in channels.items() if not is_schedule_channel(name)}
     if END in channels:
-        # Only an `@entrypoint` has this channel. Its value is the entrypoint's last return value.
+        # Only an `@entrypoint` has this channel, which holds its return value.
         values = channels[END]
     if status == "interrupted":
         interrupts = [
@@ -120,10 +106,6 @@ async def resumption(
     The new run has the graph, the config, the metadata and the options of the interrupted run. One round trip.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
-        codec: Encodes the request.
-        thread_id: Id of the thread.
         interrupted_id: The interrupted run, if it is known.
         run_id: Id of the new run.
         command: The command; `None` to go on without input.

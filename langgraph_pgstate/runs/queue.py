@@ -1,4 +1,4 @@
-"""The queue of runs as a whole: its lists, its workers, the limits of its runs and the budgets of their model calls."""
+"""The API of the queue: lists of runs, workers, limits and budgets."""
 
 from __future__ import annotations
 
@@ -20,13 +20,7 @@ from langgraph_pgstate.schema.queries import Queries
 
 
 class AsyncRunQueue(AsyncRunHistory):
-    """The lists, workers and limits of the queue, beside the history of runs; a base of `Runs`.
-
-    Args:
-        database: The database from which the record is read.
-        queries: The queries of its schema.
-        queue: The database for the queue; by default `database`.
-    """
+    """The lists, workers and limits of the queue, and the history of runs. The base class of `AsyncRuns`."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, queue: AsyncDatabase | None = None) -> None:
         super().__init__(database, queries)
@@ -58,7 +52,7 @@ class AsyncRunQueue(AsyncRunHistory):
     async def repair(self) -> int:
         """Make the next due run ready on each thread that has due runs but no ready run. `PGState.maintain` calls this.
 
-        Old rows of workers, queue keys, failed webhooks, and runs that deleted their threads are deleted.
+        Also delete old rows of workers, queue keys, failed webhooks, and runs that deleted their threads.
 
         Returns:
             The number of runs that were made ready.
@@ -66,15 +60,13 @@ class AsyncRunQueue(AsyncRunHistory):
         return await self._queue.run(tending.repair, self._queries)
 
     async def counts(self) -> tuple[QueueCount, ...]:
-        """Return the number of runs in the queue, by queue, graph, version and status. One round trip; reads the whole
-        queue.
-        """
+        """Return the number of runs by queue, graph, version and status. One round trip; reads the whole queue."""
         return await self._queue.run(listing.count_queue, self._queries)
 
     async def workers(self, *, limit: int = 100) -> tuple[WorkerStatus, ...]:
         """Return the workers, the last seen first, with the number of runs of each. One round trip.
 
-        A worker that died stays in the list for a day.
+        A worker stays in the list for a day after its death.
 
         Args:
             limit: Maximum number of workers, 1,000 at most.
@@ -85,14 +77,14 @@ class AsyncRunQueue(AsyncRunHistory):
         return await self._queue.run(listing.list_workers, self._queries, limit)
 
     async def drain(self, worker_id: str, *, by: str | None = None) -> bool:
-        """Ask a worker to drain: to claim no more runs, requeue its running runs, and end.
+        """Ask a worker to drain: to claim no more runs, requeue its running runs, and end. Safe to repeat.
 
-        The worker reacts within two seconds. It requeues its runs at their next superstep boundaries. `pgstate worker`
-        ends with exit code 0, so that its supervisor starts it again. Safe to repeat.
+        The worker begins within two seconds, and requeues each run at the next superstep boundary. `pgstate worker`
+        ends with exit code 0, so that a supervisor starts a new worker.
 
         Args:
             worker_id: Id of the worker.
-            by: Name of the person who asks. It is stored in an event of the kind `action` on the thread `worker:ID`.
+            by: Name of the person who asks, stored in an event of the kind `action` on the thread `worker:ID`.
 
         Returns:
             Whether there is such a worker.
@@ -102,26 +94,25 @@ class AsyncRunQueue(AsyncRunHistory):
     async def limit(
         self, queue: str, *, key: str | None = None, concurrency: int | None = None, rate: Rate | None = None
     ) -> None:
-        """Limit the runs of a queue, of each of its keys, or of one key. All workers keep the limit.
+        """Limit the runs of a queue, of each key of the queue, or of one key. One statement; safe to repeat.
 
-        Runs above the limit wait. The limit applies to claims that begin after this call; running runs go on. One
-        statement; safe to repeat.
+        Runs above the limit wait. All workers keep the limit. Running runs go on.
 
         Args:
             queue: Name of the queue.
-            key: The key to limit, or `*` for every key that has no limit of its own. By default, the whole queue is
-                limited. Runs without a key are under the limit of the queue only.
-            concurrency: Maximum number of running runs; with 0, no run is claimed.
+            key: The key to limit, or `*` for every key that has no limit of its own. By default, the whole queue. Runs
+                without a key have only the limit of the queue.
+            concurrency: Maximum number of running runs. With 0, no run is claimed.
             rate: Maximum number of attempts in a period. Without `concurrency` and `rate`, the limit is removed.
 
         Raises:
-            ConfigurationError: If an argument is not usable.
+            ConfigurationError: If an argument is invalid.
         """
         await self._queue.run(limits.put_limit, self._queries, limits.request_limit(queue, key, concurrency, rate))
         await self._notifier.notify()
 
     async def limits(self) -> list[QueueLimit]:
-        """Return all limits by queue and key. One round trip; counts the runs of each."""
+        """Return all limits, each with the numbers of running and waiting runs. One round trip."""
         return await self._queue.run(limits.list_limits, self._queries)
 
     async def budget(
@@ -135,27 +126,28 @@ class AsyncRunQueue(AsyncRunHistory):
     ) -> None:
         """Limit the cost of the model calls of recorded graphs per day (UTC). One statement; safe to repeat.
 
-        Once the known cost has reached the budget, further calls raise `BudgetExceededError`, also in the middle of a
-        run, and an event of the kind `budget` is stored. The cost of a call is known to its own process when the call
-        ends, and to other processes two to five seconds later. A call in progress counts as much as the last call of
-        its model.
+        Above the budget, model calls raise `BudgetExceededError`, and an event of the kind `budget` is stored. Other
+        processes learn of the cost of a call two to five seconds after the call. A call in progress counts as much as
+        the last call of the model.
+
+        The owner of the budget is a tenant, a user, an agent or a queue key. With `*`, each owner of this kind without
+        its own budget has this budget.
 
         Args:
             amount: Cost in the currency of the prices; `None` removes the budget.
-            tenant: The owner of the budget, if it is a tenant: the tenant's name in the record. `*` stands for each
-                tenant without its own budget.
-            user: The owner, if it is a user; `*` for each user without its own budget.
-            agent: The owner, if it is the agent of runs; `*` for each agent without its own budget.
-            key: The owner, if it is the key of enqueued runs; `*` for each key without its own budget.
+            tenant: Name of the tenant in the record.
+            user: The user.
+            agent: The agent of runs.
+            key: The queue key of enqueued runs.
 
         Raises:
-            ConfigurationError: If an argument is not usable, or if not exactly one owner is named.
+            ConfigurationError: If an argument is invalid, or if not exactly one owner is named.
         """
         request = budgets.request_budget(amount, tenant=tenant, user=user, agent=agent, key=key)
         await self._queue.run(budgets.put_budget, self._queries, request)
 
     async def budgets(self) -> list[Budget]:
-        """Return all budgets, with what was spent today. Reads today's model calls."""
+        """Return all budgets, each with the cost of today's model calls. Reads today's model calls."""
         return await self._database.run(budgets.list_budgets, self._queries)
 
 

@@ -60,19 +60,19 @@ class RunRequest:
         run_id: Id of the run.
         queue: Name of the queue.
         graph: Name of the graph.
-        priority: Priority of the run; higher is claimed first.
-        key: Runs of different keys take turns, and keys have limits.
-        version: Version of the graph; empty for any.
+        priority: Priority of the run. Runs of higher priority are claimed first.
+        key: Key in the queue.
+        version: Version of the graph; empty for any version.
         run_after: Time before which the run is not claimed, or a timedelta to wait.
         strategy: What happens to other runs of the thread.
-        options: Retries, time limits and other options, stored so that a later run can have the same; JSON types.
+        options: Retries, time limits and other options, as JSON types.
         data: The `RunInput`, encoded by `seal_input`.
         owner: Agent, user and tenant.
         metadata: The metadata as JSON types; `None` if only `data` may hold them.
-        adopts: Whether a run of this id that was not enqueued is taken over.
-        start: Namespace and id of the checkpoint from which it starts; `None` for the thread's newest.
+        adopts: Whether to enqueue a run of this id that was recorded without the queue.
+        start: Namespace and id of the checkpoint from which the run starts; `None` for the thread's newest.
         traceparent: The caller's span, whose trace contains the run.
-        has_new_id: Whether its id is new, so that no other run has it.
+        has_new_id: Whether `run_id` was made for this request.
         expected_head: Checkpoint that must be the thread's newest in the root namespace.
     """
 
@@ -106,19 +106,16 @@ class RunRequest:
         data: bytes,
         metadata: Mapping[str, Any],
     ) -> RunRequest:
-        """Return a run with the options of another run, as stored in `run_requests`.
+        """Return a new run with the stored options of another run.
 
         Args:
             codec: The codec of the state.
             thread_id: Id of the thread.
-            run_id: Id of the run.
+            run_id: Id of the new run.
             queue: Name of the queue.
-            options: The options of the other run.
-            data: The `RunInput`, encoded by `seal_input`.
-            metadata: The metadata of the run. `data` also holds them.
-
-        Raises:
-            CorruptStateError: If the options are damaged.
+            options: The options of the other run, as stored in `run_requests`.
+            data: The `RunInput` of the new run, encoded by `seal_input`.
+            metadata: The metadata of the new run.
         """
         given = read_options(options, f"run {run_id!r} of thread {thread_id!r}")
         owner = {"agent": given["graph"], "user_id": None, "tenant_id": None, **given.get("owner", {})}
@@ -128,7 +125,7 @@ class RunRequest:
 
     @property
     def is_checked(self) -> bool:
-        """Whether enqueueing depends on other runs or on checkpoints."""
+        """Whether `check_enqueue` must check the run."""
         return not self.has_new_id or self.strategy == "reject" or bool(self.start or self.expected_head)
 
     @property
@@ -177,19 +174,19 @@ def request_run(
         graph: Name of the graph.
         input: The graph's input.
         command: A command instead of an input.
-        known_graphs: The graphs that exist, if they are known.
+        known_graphs: The graphs that may be enqueued; any if `None`.
         keys: Keys of the config that name the thread's owner.
-        adopts: Whether a run of this id that was not enqueued is taken over.
+        adopts: Whether to enqueue a run of this id that was recorded without the queue.
         run_key: Source of the key if the options have no key.
         options: See `EnqueueOptions`.
 
     Raises:
         ConfigurationError: If an argument is invalid.
-        SerializationError: If a value cannot be stored. The error names it.
+        SerializationError: If a value cannot be stored. The error names the value.
     """
     if unknown := options.keys() - EnqueueOptions.__annotations__.keys():
         raise ArgumentTypeError(
-            f"options must not have {min(unknown)!r}; known are {', '.join(sorted(EnqueueOptions.__annotations__))}"
+            f"options must not have {min(unknown)!r}. Allowed are {', '.join(sorted(EnqueueOptions.__annotations__))}"
         )
     name_of("graph", graph)
     if known_graphs is not None and graph not in known_graphs:
@@ -234,22 +231,17 @@ def request_run(
 
 
 def _clear_metadata(codec: ValueCodec, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the metadata of a run's row; `None` if the serializer may encrypt, so that only `data` holds them."""
+    """Return the metadata of a run's row; `None` if the serializer may encrypt values."""
     return to_json(metadata)[0] if metadata and codec.is_native else None
 
 
 def distinct(requests: Sequence[RunRequest]) -> list[RunRequest]:
-    """Return requests without repetitions.
-
-    Raises:
-        ConfigurationError: If two requests have the same id but different threads, or if a later request on a thread
-            has another strategy than `enqueue`.
-    """
+    """Return requests without repetitions, after a check that the runs can be enqueued together."""
     found: dict[str, RunRequest] = {}
     threads: Counter[str] = Counter()
     for request in requests:
         if found.setdefault(request.run_id, request).thread_id != request.thread_id:
-            raise ConfigurationError(f"run_id must name one run, but {request.run_id!r} is given for two threads")
+            raise ConfigurationError(f"run_id must be unique, but two threads have the run_id {request.run_id!r}")
     for request in found.values():
         threads[request.thread_id] += 1
         if request.strategy != "enqueue" and threads[request.thread_id] > 1:
@@ -267,7 +259,7 @@ class RunEncoder:
         codec: Encodes inputs.
         keys: Keys of configs that name a thread's owner.
         graphs: The graphs that may be enqueued; any if `None`.
-        run_key: Source of the key of runs whose options have no key.
+        run_key: Source of the key if a run's options have no key.
     """
 
     def __init__(
@@ -285,7 +277,7 @@ class RunEncoder:
         return request_run(self.codec, graph, input, command, **known, **options)
 
     def many(self, runs: Sequence[Mapping[str, Any] | RunRequest]) -> list[RunRequest]:
-        """Return the runs of a batch. Runs that this method has returned stay as they are.
+        """Return the runs of a batch. Elements that are a `RunRequest` are returned unchanged.
 
         Raises:
             ConfigurationError: If an argument is invalid, or the runs cannot be enqueued together.
@@ -297,7 +289,7 @@ class RunEncoder:
                 continue
             options: Any = dict(run)
             if "graph" not in options:
-                raise ArgumentTypeError("each run of a batch must name its graph")
+                raise ArgumentTypeError("each run of a batch must name its graph: {'graph': ...}")
             graph, input, command = options.pop("graph"), options.pop("input", None), options.pop("command", None)
             found.append(self.one(graph, input, command, options))
         distinct(found)
@@ -307,7 +299,7 @@ class RunEncoder:
 def _input_of(input: Any, command: Command[Any] | None, default_answer: Any, options: EnqueueOptions) -> RunInput:
     """Return the validated arguments with which a run calls its graph."""
     if command is not None and input is not None:
-        raise ConfigurationError("either input or command must be given, not both")
+        raise ConfigurationError("input and command must not both be given")
     if command is not None and not isinstance(command, Command):
         raise ArgumentTypeError(f"command must be a langgraph.types.Command, not {type(command).__name__}")
     config = mapping_of("config", options.get("config"))
@@ -330,7 +322,7 @@ def _input_of(input: Any, command: Command[Any] | None, default_answer: Any, opt
 
 
 def _limits_of(options: EnqueueOptions, default_answer: DefaultAnswer | None) -> dict[str, Any]:
-    """Return the retries, time limits and webhook of a run, validated, as JSON types."""
+    """Return the validated retries, time limits and webhook of a run as JSON types."""
     webhook = webhook_of(options.get("webhook"))
     return {
         "max_attempts": integer_of("max_attempts", options.get("max_attempts", 1), 1),
@@ -343,7 +335,7 @@ def _limits_of(options: EnqueueOptions, default_answer: DefaultAnswer | None) ->
 
 
 def options_of(text: str, where: str) -> dict[str, Any]:
-    """Return the options of a run with its `Backoff`, from the text in `run_requests`.
+    """Return the options of a run from the text in `run_requests`. The option `retry` is a `Backoff`.
 
     Raises:
         CorruptStateError: If the text is damaged.
@@ -353,10 +345,10 @@ def options_of(text: str, where: str) -> dict[str, Any]:
 
 
 def read_options(text: str, where: str) -> dict[str, Any]:
-    """Return the options of a run, or of a schedule's runs, from the text of their row.
+    """Return the options of a run, or of a schedule's runs, from the stored text. The option `retry` is a dict.
 
     Raises:
-        CorruptStateError: If the text is not valid, for example because another program has changed it.
+        CorruptStateError: If the text is damaged.
     """
     try:
         found: dict[str, Any] = json.loads(text)
@@ -382,16 +374,12 @@ def read_options(text: str, where: str) -> dict[str, Any]:
 
 
 def _stored_backoff(stored: Mapping[str, Any]) -> Backoff:
-    # Unknown names are left out, because a newer version of this package may have enqueued the run.
+    # Leave out unknown names, because a newer version of this package may have enqueued the run.
     return Backoff(**{name: value for name, value in stored.items() if name in Backoff.__dataclass_fields__})
 
 
 def thread_given(options: EnqueueOptions) -> str | None:
-    """Return the thread that the options of a run name, or `None` if they name none.
-
-    Raises:
-        ConfigurationError: If the thread is not usable.
-    """
+    """Return the thread that the options of a run name, or `None`."""
     given = options.get("thread_id")
     if given is None:
         given = configurable_of(options.get("config") or {}).get("thread_id")
@@ -401,7 +389,7 @@ def thread_given(options: EnqueueOptions) -> str | None:
 def _ids(options: EnqueueOptions) -> tuple[str, str]:
     found, is_named = run_id_of(options.get("run_id")), options.get("run_id") is not None
     given = thread_given(options)
-    # Without a thread_id, the new thread gets the given run_id as its id. So a repeated call finds the same thread.
+    # A new thread gets the given run_id as its id, so that a repeated call finds the thread.
     thread_id = given if given is not None else found if is_named else str(uuid7())
     check_key_size("thread_id and run_id", thread_id, found)
     return thread_id, found

@@ -1,4 +1,4 @@
-"""Events of runs: their encoding, storage by workers, and reading."""
+"""Events of runs: encoding, storing and reading them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from langgraph_pgstate.schema.queries import Queries, Statement
 
 METADATA: Final = "metadata"
 EVENTS: Final = "events"
-"""The mode of the events that `astream_events` yields. It is not a mode of `stream`."""
+"""The mode of the events that `astream_events` yields. `stream` has no such mode."""
 # The superstep of events before the first known checkpoint of an attempt. LangGraph's supersteps begin at -1.
 NO_STEP: Final = -2
 PAGE_BYTES: Final = 64 * 1024
-"""A page of events ends after this many bytes of batches, because a slow reader holds a page in memory."""
+"""Bytes of batches after which a page of events ends. A slow reader holds a page in memory."""
 _MESSAGES: Final = "messages"
 _INTERRUPT: Final = "__interrupt__"
-# Number of levels of an event's data that are searched for values that cannot be stored.
+# Number of nested levels that are searched for values that cannot be stored.
 _LEVELS: Final = 6
 
 Decoded = tuple[int, str, tuple[str, ...], Any, bool]
-"""An event's number, mode, namespace and data, and whether it is replayed."""
+"""The number, mode, namespace and data of an event, and whether the event is replayed."""
 
 _log = logging.getLogger("langgraph_pgstate.runs")
 
@@ -45,14 +45,8 @@ _log = logging.getLogger("langgraph_pgstate.runs")
 def encode_event(codec: ValueCodec, mode: str, namespace: Sequence[str], data: Any, step: int | None) -> bytes:
     """Return an event as bytes. Data that cannot be stored is replaced by its `repr`.
 
-    In the mode `events`, only the parts of the data that cannot be stored are replaced.
-
-    Args:
-        codec: Encodes the data.
-        mode: The stream mode.
-        namespace: The subgraph.
-        data: The data that the graph yielded.
-        step: The superstep of the root graph; `None` for an event that the graph did not yield.
+    In the mode `events`, only the parts that cannot be stored are replaced. `step` is the superstep of the root graph,
+    and `None` for an event that the graph did not yield.
     """
     try:
         type_, value = codec.dumps(mode, data)
@@ -85,7 +79,7 @@ def decode_batch(codec: ValueCodec, batch: StoredBatch, where: str) -> Iterator[
 
     Raises:
         CorruptStateError: If the bytes are damaged.
-        UnreadableFormatError: If a newer version of this package, or another serializer, wrote them.
+        UnreadableFormatError: If a newer version of this package, or another serializer, wrote the bytes.
     """
     try:
         events = ormsgpack.unpackb(unpack(batch.data, where))
@@ -108,10 +102,9 @@ def decode_batch(codec: ValueCodec, batch: StoredBatch, where: str) -> Iterator[
 def append_statements(queries: Queries, batches: Sequence[EventBatch]) -> list[Statement]:
     """Return statements that store batches of events in the caller's transaction, each batch once.
 
-    The statements wait for another transaction that stores batches of the same runs. Batches of a run that the worker
-    has lost are not stored.
+    Batches of a run that the worker has lost are not stored.
     """
-    # The order is fixed, so that two transactions lock several runs in the same order.
+    # Sort the batches, so that two transactions lock several runs in the same order.
     ordered = sorted(batches, key=lambda batch: (batch.key, batch.position))
     return [(queries.append_batch, {**batch.key._asdict(), **batch._asdict()}) for batch in ordered]
 
@@ -120,8 +113,8 @@ async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]
     """Store batches of several runs. One transaction; safe to repeat.
 
     Returns:
-        The runs whose batches are stored, and the runs that the worker has lost. Runs that another transaction has
-        locked are in neither set; call `append` again for them.
+        The runs whose batches are stored, and the runs that the worker has lost. Locked runs are in neither set; call
+        `append` again for these runs.
     """
     runs = {(batch.key.thread_id, batch.key.run_id): batch.key for batch in batches}
     keys = {
@@ -144,14 +137,7 @@ async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]
 
 
 async def read(db: Connection, queries: Queries, wanted: Sequence[Wanted], page_size: int) -> list[StreamPage]:
-    """Return the status of runs and a page of their events, in one snapshot. One round trip.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        wanted: The runs, each with the number of the last known event.
-        page_size: Maximum number of batches for each run.
-    """
+    """Return a page of at most `page_size` batches for each wanted run, all as of one moment. One round trip."""
     parameters = {
         "thread_ids": [one.thread_id for one in wanted],
         "run_ids": [one.run_id for one in wanted],
@@ -170,13 +156,7 @@ async def read(db: Connection, queries: Queries, wanted: Sequence[Wanted], page_
 
 
 async def read_threads(db: Connection, queries: Queries, wanted: Sequence[WantedRuns]) -> list[ThreadPage]:
-    """Return runs of threads, in one snapshot. One round trip.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        wanted: The threads.
-    """
+    """Return a page of runs for each wanted thread, all as of one moment. One round trip."""
     parameters = {
         "thread_ids": [one.thread_id for one in wanted],
         "sinces": [one.since.isoformat() if one.since else "" for one in wanted],

@@ -1,7 +1,7 @@
 -- name: lock_streams
--- Lock running runs that their workers still have, so that one transaction at a time numbers the events of a run.
--- Return for each run whether the worker still has it, and whether it was locked. Runs that another transaction has
--- locked are skipped.
+-- Lock running runs, so that one transaction at a time numbers the events of a run. Runs that the worker has lost, or
+-- that another transaction has locked, are skipped. Return for each run whether the worker still has the run, and
+-- whether this transaction has locked the run.
 WITH given AS (
     SELECT * FROM unnest(:thread_ids::text[], :run_ids::text[], :fencing_tokens::bigint[])
         AS g (thread_id, run_id, fencing_token)
@@ -18,8 +18,8 @@ FROM given g
     LEFT JOIN locked l ON l.thread_id = g.thread_id AND l.run_id = g.run_id;
 
 -- name: append_batch
--- Store a batch of events once, if the worker still has the run. Number the events after the run's earlier events. If
--- another transaction is storing events of the run, wait until it commits.
+-- Store a batch of events once, if the worker still has the run. The numbers continue those of the run's earlier
+-- events. The query waits for other transactions that store events of the run.
 -- seals: stream_batches.data
 WITH counted AS (
     UPDATE /*schema*/queue SET last_event = queue.last_event + :length::bigint, streamed = queue.streamed + :length
@@ -37,7 +37,7 @@ SELECT :thread_id::text, :run_id::text, b.last_event - :length + 1, b.last_event
 FROM batch b;
 
 -- name: append_batches
--- Store batches of several runs as `append_batch` does, each run's in order. Execute it after `lock_streams`.
+-- Store batches of several runs as `append_batch` does. Execute the query after `lock_streams`.
 -- seals: stream_batches.data with thread_id = thread_ids, run_id = run_ids, fencing_token = fencing_tokens, position = positions
 WITH given AS MATERIALIZED (
     SELECT g.*, q.last_event - q.streamed AS before, q.replayed_step, now() AS at
@@ -63,9 +63,8 @@ SELECT g.thread_id, g.run_id, g.before + g.position + 1, g.before + g.position +
 FROM given g;
 
 -- name: read_streams
--- Return the status of runs and their batches of events after a number, as of one moment, so that the events of an
--- ended run are complete. A run that no longer exists has no status. A page ends after `page_bytes`, so that a reader
--- of large events holds only one of them at a time.
+-- Return the status of runs, and their batches of events after a number. Both are of one moment, so that the events of
+-- an ended run are complete. A run that does not exist has no status. A page ends after `page_bytes`.
 -- opens: runs.error_message if intact
 -- opens: stream_batches.data if intact
 SELECT g.number, r.status, r.error_type, r.error_message, r.last_event, r.ended_at, b.first_seq, b.last_seq, b.attempt,
@@ -85,9 +84,8 @@ ORDER BY g.number, b.last_seq;
 
 -- name: read_threads
 -- Return the time, and enqueued runs of threads: at most a hundred runs that have not ended, and a hundred that started
--- after a moment. The moment is the given time, or else the start of the given run, or else the earliest start
--- of the runs that ended after a given time, or else the start of the newest run. A minute is subtracted, because the
--- clocks of processes differ. Runs that have deleted their thread are left out, because another thread may have the id.
+-- after a moment. The moment is described at `WantedRuns`. A minute is subtracted, because the clocks of processes
+-- differ. Runs that have deleted their thread are skipped, because a new thread may have the id.
 SELECT g.number, now(), r.run_id, coalesce(r.agent, ''), r.status, r.started_at, r.ended_at, r.last_event
 FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[], :ended_sinces::text[]) WITH ORDINALITY
         AS g (thread_id, since, run_id, ended_since, number)
@@ -113,7 +111,8 @@ FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[], :ended_since
 ORDER BY g.number, r.ended_at, r.started_at;
 
 -- name: delete_streams
--- Delete the events of some or all runs of a thread. With `keeps_ends`, keep the events of runs that are deleted later.
+-- Delete the events of some or all runs of a thread. With `keeps_ends`, keep the events of a run that deletes the
+-- thread.
 DELETE FROM /*schema*/stream_batches b
 WHERE b.thread_id = :thread_id::text AND (:run_ids::text[] IS NULL OR b.run_id = ANY(:run_ids)) AND NOT (
     :keeps_ends::boolean AND b.run_id IN (

@@ -1,4 +1,4 @@
-"""Operations of workers besides running graphs: renewing leases, requeueing runs of dead workers, finding due runs."""
+"""Periodic operations of workers: renew leases, requeue runs of dead workers, make due runs ready."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from langgraph_pgstate.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.runs.types import Recovered, RunKey, Tended
 from langgraph_pgstate.schema.queries import Queries
 
-# A run ends as `error` if its worker dies after this number of attempts, multiplied by `max_crashes`. The number is
-# high, because deployments may end many workers of a long run.
+# Attempts after which the death of a worker ends a run, for each of `max_crashes`. The number is high, because
+# deployments may end many workers of a long run.
 _ATTEMPTS_PER_CRASH: Final = 10
 
 _log = logging.getLogger("langgraph_pgstate.runs")
@@ -33,10 +33,7 @@ async def put_worker(
     concurrency: int,
     versions: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Store a worker with the queues, graphs and versions that it serves, and remove a request to drain it.
-
-    One statement; safe to repeat.
-    """
+    """Store a worker, and remove a request to drain the worker. One statement; safe to repeat."""
     accepted = {graph: list(names) for graph, names in (versions or {}).items()}
     parameters = {
         "worker_id": worker_id,
@@ -54,9 +51,9 @@ async def delete_worker(db: Connection, queries: Queries, worker_id: str) -> Non
 
 
 async def ask_drain(db: Connection, queries: Queries, worker_id: str, by: str | None = None) -> bool:
-    """Ask a worker to drain, and return whether it exists.
+    """Ask a worker to drain, and return whether the worker exists. One transaction; safe to repeat.
 
-    If `by` names a person and the worker was not asked before, an event is stored. One transaction; safe to repeat.
+    If `by` names a person and the worker was not asked before, an event is stored.
     """
     async with db.transaction():
         is_first = await db.execute(queries.ask_drain, {"worker_id": worker_id}) > 0
@@ -73,8 +70,7 @@ async def is_drain_asked(db: Connection, queries: Queries, worker_id: str) -> bo
 async def tend(db: Connection, queries: Queries, worker_id: str, keys: Collection[RunKey], ttl: float) -> Tended:
     """Renew the leases of a worker's runs, store that the worker is alive, and return the runs to cancel.
 
-    One statement; safe to repeat. A lease that another transaction has locked is left to the next call. Such a
-    transaction is a deletion of the thread, or a write of the run. A write also renews the lease if needed.
+    One statement; safe to repeat. Locked leases are left to the next call.
     """
     parameters = {
         "worker_id": worker_id,
@@ -105,17 +101,12 @@ async def recover(
 ) -> list[Recovered]:
     """Requeue the runs of dead workers. One transaction for each run; safe to repeat and in many processes.
 
-    Threads and leases that another transaction has locked are left to the next call.
+    Runs whose thread or lease is locked are left to the next call.
 
     Args:
-        db: The connection.
-        queries: The queries of the schema.
         limit: Maximum number of runs.
-        max_crashes: A run ends as `error` after its workers have died this number of times in a row without a new
-            checkpoint of the run. A run that makes checkpoints ends as `error`, too, if its worker dies after ten times
-            this number of attempts, or after its `max_attempts` if that is more. But if the last worker executed other
-            runs, too, one of them may have caused the death. Then the run is requeued, to be claimed alone.
-        is_dead: Returns whether a worker is known to be dead, so that its leases need not expire.
+        max_crashes: See `WorkerOptions`.
+        is_dead: Returns whether a worker is known to be dead. The leases of such a worker need not expire.
     """
     dead: list[str] = []
     if is_dead is not None:
@@ -141,7 +132,7 @@ async def recover(
 async def _recover(
     db: Connection, queries: Queries, key: RunKey, max_crashes: int, *, is_dead: bool
 ) -> tuple[int, str] | None:
-    """Requeue or end a run. Return its number of deaths and its status; `None` if its worker is not dead."""
+    """Requeue or end a run. Return the number of deaths and the run's status; `None` if the run was not changed."""
     thread_id, run_id, token = key
     lease = {"thread_id": thread_id, "fencing_token": token}
     await db.fetch(*bounded_waits(queries))
@@ -161,12 +152,9 @@ async def _recover(
 
 
 async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
-    """Make due runs ready. One round trip if there are none; safe in many processes.
+    """Make delayed runs ready that are due now, and return their number. Safe in many processes.
 
-    Threads that another transaction has locked are left to the next call.
-
-    Returns:
-        The number of due runs.
+    Locked threads are left to the next call.
     """
     threads = [row[0] for row in await db.fetch(queries.find_due, {"page_size": limit})]
     if not threads:
@@ -180,13 +168,10 @@ async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
 
 
 async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
-    """Make the next run ready on each thread that has no ready run. It reads the whole queue. `maintain` calls it.
+    """Make the next run ready on each thread that has no ready run, and return the number of these runs.
 
-    It also deletes workers that were not seen for a day, rows of queue keys whose rate window began more than a day
-    ago, webhooks that failed long ago, and runs that deleted their threads.
-
-    Returns:
-        The number of runs that were made ready.
+    The whole queue is read. Also delete old rows of workers, queue keys and failed webhooks, and runs that deleted
+    their threads.
     """
     await db.execute(queries.sweep_workers, {})
     await db.execute(queries.sweep_keys, {})

@@ -11,7 +11,7 @@ ON CONFLICT (worker_id) DO UPDATE SET
 DELETE FROM /*schema*/workers WHERE worker_id = :worker_id::text;
 
 -- name: ask_drain
--- Ask a worker to drain, unless it was asked before.
+-- Ask a worker to drain, unless the worker was asked before.
 UPDATE /*schema*/workers SET drain_asked_at = now() WHERE worker_id = :worker_id::text AND drain_asked_at IS NULL;
 
 -- name: find_drain
@@ -23,9 +23,9 @@ SELECT 1 FROM /*schema*/workers WHERE worker_id = :worker_id::text AND drain_ask
 DELETE FROM /*schema*/workers WHERE seen_at < now() - interval '1 day';
 
 -- name: tend_runs
--- Renew the leases of a worker's runs that no other transaction has locked, and record that the worker is alive. Return
--- all runs that the database assigns to the worker: how each run must be cancelled, whether the worker holds the run's
--- lease, whether the parameters name the run, and whether its lease was renewed.
+-- Renew the leases of a worker's runs, except locked leases, and store that the worker is alive. Return the running
+-- runs of the worker: how each run must be cancelled, whether the worker holds the lease, whether the parameters name
+-- the run, and whether the lease was renewed.
 WITH mine AS (
     SELECT * FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS m (thread_id, fencing_token)
 ), free AS MATERIALIZED (
@@ -60,8 +60,8 @@ WHERE q.status = 'running'
 LIMIT :page_size;
 
 -- name: fence_lease
--- Take a lease from its holder if it has expired or the holder is dead, and no other transaction has locked it. From
--- then on, late writes of the holder are refused.
+-- Take a lease from its holder if the lease has expired or the holder is dead, so that late writes of the holder are
+-- refused. A locked lease is skipped.
 WITH free AS MATERIALIZED (
     SELECT l.thread_id FROM /*schema*/leases l
     WHERE l.thread_id = :thread_id::text AND l.fencing_token = :fencing_token::bigint
@@ -72,10 +72,10 @@ UPDATE /*schema*/leases SET holder_id = NULL, fencing_token = leases.fencing_tok
 FROM free WHERE leases.thread_id = :thread_id AND leases.thread_id = free.thread_id;
 
 -- name: recover_run
--- Requeue a run whose lease was lost, ahead of others. If the run has made no new checkpoint, it will be claimed alone.
--- If the run was claimed alone, and its workers died too often or after too many attempts, end the run instead. A run
--- that must be cancelled is always requeued. Return the number of deaths, whether the run was ended, and how it must
--- be cancelled. Execute it after `fence_lease` and `lock_free_threads`.
+-- Requeue a run whose lease was lost, ahead of other runs. A run without a new checkpoint will be claimed alone. If the
+-- run was already claimed alone, and there were too many deaths or attempts, end the run instead. A run that must be
+-- cancelled is always requeued. Return the number of deaths, whether the run was ended, and how the run must be
+-- cancelled. Execute the query after `fence_lease` and `lock_free_threads`.
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback
 -- leaves: runs.metadata
@@ -159,14 +159,14 @@ WITH found AS MATERIALIZED (
 SELECT mine.crashes, mine.is_last, mine.cancel FROM mine;
 
 -- name: find_due
--- Return the threads of runs that are due.
+-- Return the threads of delayed runs that are due.
 SELECT DISTINCT thread_id FROM (
     SELECT q.thread_id FROM /*schema*/queue q WHERE q.run_after <= now() ORDER BY q.run_after LIMIT :page_size
 ) AS due;
 
 -- name: make_due
--- Put delayed runs that are due now behind the other runs of their threads. They count as enqueued when they became
--- due. Execute it after `lock_threads_for_no_key_update`.
+-- Put delayed runs that are due behind the other runs of their threads. The due time becomes the time of enqueueing.
+-- Execute the query after the lock of the threads' rows.
 UPDATE /*schema*/queue SET
     run_after = NULL, number = due.number, enqueued_at = greatest(queue.enqueued_at, queue.run_after)
 FROM (

@@ -32,14 +32,14 @@ class ClaimedRun:
         attempt: Number of this attempt, from 1. An attempt after which a drain requeued the run does not count.
         crashes: Number of deaths of the run's workers since its last checkpoint.
         lease: The thread's lease, taken with the claim.
-        data: The arguments of the graph, encoded; see `runs/inputs.py`.
+        data: The encoded arguments of the graph; see `runs/inputs.py`.
         options: Retries and time limits.
-        checkpoint_id: The run's newest checkpoint in the root namespace; `None` if it has none.
+        checkpoint_id: The run's newest checkpoint in the root namespace, if any.
         head_id: The thread's newest checkpoint in the root namespace, which may be of another run.
         cancel: `cancel`, `interrupt` or `rollback` if the run must end in this way, without being executed.
-        timeout_at: Time of its timeout, by the database's clock.
-        is_suspect: Whether the run's last worker died, so that the next worker must run it alone.
-        unreadable: Why the options cannot be used; `None` if they can.
+        timeout_at: Time of the timeout, by the database's clock.
+        is_suspect: Whether the run must be alone in its worker, because an earlier worker died.
+        unreadable: The error of unreadable options.
     """
 
     thread_id: str
@@ -92,10 +92,9 @@ class Tended(NamedTuple):
     """The result of renewing the leases of a worker's runs.
 
     Attributes:
-        still: Runs that the worker still has. Its other runs are lost: another worker may run them, or the thread was
-            deleted.
+        still: Runs that the worker still has. The worker has lost its other runs.
         cancels: Runs of `still` to cancel, with `cancel`, `interrupt` or `rollback`.
-        unknown: Runs that were claimed for the worker, but that it does not know, because the response was lost.
+        unknown: Runs of the worker whose claim had no response, so that the worker does not know the runs.
         renewed: Runs of `still` whose leases were renewed. The other leases were locked.
     """
 
@@ -113,8 +112,8 @@ class Recovered:
         thread_id: Id of the thread.
         run_id: Id of the run.
         worker_id: Id of the worker.
-        crashes: Number of deaths of the run's workers since its last checkpoint, this one included.
-        status: `pending` if another worker may claim it; otherwise how it ended.
+        crashes: Number of deaths of the run's workers since its last checkpoint, including the last death.
+        status: `pending` if another worker may claim the run. Otherwise the status of the ended run.
     """
 
     thread_id: str
@@ -131,7 +130,7 @@ class EnqueuedRun:
     Attributes:
         thread_id: Id of the thread.
         run_id: Id of the run.
-        is_new: Whether this call enqueued it; false if it was enqueued before under the same id.
+        is_new: Whether this call enqueued the run; false if the run was enqueued before.
     """
 
     thread_id: str
@@ -149,21 +148,21 @@ class QueuedRun:
         queue: Name of the queue.
         graph: Name of the graph.
         status: `pending` or `running`.
-        is_ready: Whether the run is running or may be claimed; false if it waits for its time or for its thread. A
-            ready run may still wait for a limit (see `is_limited`) or for a worker that accepts it (`is_accepted`).
-        priority: The priority; higher is claimed first.
+        is_ready: Whether the run is running or may be claimed. False if the run waits for `run_after` or for another
+            run of its thread. A ready run may still wait because of `is_limited` or `is_accepted`.
+        priority: The priority. Runs of higher priority are claimed first.
         key: Key in the queue, such as a user. Runs of different keys take turns.
-        run_after: Time before which it is not claimed; `None` if it can be claimed at once.
-        enqueued_at: Time at which it was enqueued.
+        run_after: Time before which the run is not claimed, if any.
+        enqueued_at: Time at which the run was enqueued.
         attempt: Number of attempts that began.
         crashes: Number of deaths of the run's workers since its last checkpoint.
-        cancel: `cancel`, `interrupt` or `rollback` if its cancellation was requested.
-        worker_id: The worker that runs it.
+        cancel: `cancel`, `interrupt` or `rollback` if the run must end in this way.
+        worker_id: The worker that executes the run.
         claimed_at: Start of the attempt.
-        timeout_at: Time of its timeout.
-        version: Version of the graph; empty for any.
-        is_limited: Whether it waits because its key is at its limit.
-        is_accepted: Whether a worker that was seen in the last 30 seconds serves its queue, its graph and its version.
+        timeout_at: Time of the timeout.
+        version: Version of the graph; empty for any version.
+        is_limited: Whether the run waits because its key is at a limit.
+        is_accepted: Whether a worker that was seen in the last 30 seconds serves the queue, the graph and the version.
     """
 
     thread_id: str
@@ -195,11 +194,11 @@ class QueueCount:
         queue: Name of the queue.
         graph: Name of the graph.
         status: `pending` or `running`.
-        ready: Number of runs that are running or may be claimed. The others wait for their time or their thread.
+        ready: Number of runs that are running or may be claimed.
         count: Number of all runs.
         oldest_at: Time at which the oldest run was enqueued.
         is_accepted: Whether a worker that was seen in the last 30 seconds serves the queue, the graph and the version.
-        version: Version of the graph; empty for any.
+        version: Version of the graph; empty for any version.
     """
 
     queue: str
@@ -218,7 +217,7 @@ class Rate:
 
     Attributes:
         count: Number of attempts of runs.
-        per: The period, in seconds or as a timedelta. It begins with the first attempt after the previous period.
+        per: The period, in seconds or as a timedelta. A period begins with the first attempt after the period before.
     """
 
     count: int
@@ -239,7 +238,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimit:
-    """A limit of a queue, of each of its keys, or of one key.
+    """A limit of a queue, of each key of the queue, or of one key.
 
     Attributes:
         queue: Name of the queue.
@@ -247,7 +246,7 @@ class QueueLimit:
         concurrency: Maximum number of runs at the same time; `None` for no limit.
         rate: Maximum number of attempts that begin per period; `None` for no limit.
         running: Number of running runs under the limit.
-        waiting: Number of ready runs that wait for the limit; not counted for a limit of the whole queue.
+        waiting: Number of ready runs that wait for the limit of a key.
     """
 
     queue: str
@@ -260,19 +259,19 @@ class QueueLimit:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker with the state that it has stored.
+    """A worker.
 
     Attributes:
         worker_id: Id of the worker.
-        started_at: Time at which it started.
-        seen_at: Time at which it last stored that it is alive.
+        started_at: Time at which the worker started.
+        seen_at: Time at which the worker last stored that it is alive.
         is_alive: Whether `seen_at` is in the last 30 seconds.
-        queues: The queues that it serves.
-        graphs: The graphs that it runs.
+        queues: The queues of the worker.
+        graphs: The graphs of the worker.
         concurrency: Maximum number of runs at the same time.
-        versions: The versions of each graph that it accepts.
-        running: Number of runs that it runs.
-        drain_asked_at: Time at which it was asked to drain; `None` if it was not.
+        versions: The accepted versions of each graph.
+        running: Number of running runs.
+        drain_asked_at: Time at which the worker was asked to drain, if any.
     """
 
     worker_id: str
@@ -293,15 +292,15 @@ class StreamEvent:
 
     Attributes:
         id: The event's id. A reader that reconnects passes it as `last_event_id`. Ids are opaque.
-        event: The stream mode of LangGraph; or `metadata` at the start of each attempt, `gap` in place of events that
-            are no longer stored, `error` before the end of a run that failed, and `end`.
-        namespace: Namespace of its subgraph, as in `graph.stream(…, subgraphs=True)`; empty for the graph itself.
+        event: The stream mode of LangGraph. Further kinds of events are `metadata` at the start of each attempt, `gap`
+            in place of events that are no longer stored, `error` before the end of a failed run, and `end`.
+        namespace: Namespace of the subgraph, as in `graph.stream(…, subgraphs=True)`; empty for the graph itself.
         data: For a stream mode, the data that `graph.stream` yields. Otherwise a dict: `run_id` and `attempt` in
             `metadata`; the ids `first` and `last` in `gap`; `error` and `message` in `error`; `status` in `end`
             (`deleted` if the run no longer exists).
-        attempt: The attempt of the run, from 1; 0 if none is known.
+        attempt: The attempt of the run, from 1; 0 if the attempt is unknown.
         is_replayed: Whether an earlier attempt has stored events of the same superstep.
-        stored_at: Time at which it was stored. For `error` and `end`, the time of the run's end.
+        stored_at: Time at which the event was stored. For `error` and `end`, the time of the run's end.
     """
 
     id: str
@@ -319,7 +318,7 @@ class ThreadEvent:
 
     Attributes:
         run_id: Id of the run.
-        graph: Name of its graph.
+        graph: Name of the graph.
         event: The event.
     """
 
@@ -369,9 +368,9 @@ class StoredBatch(NamedTuple):
         first_seq: Number of the first event.
         last_seq: Number of the last event.
         attempt: Number of the attempt.
-        replayed_step: Newest superstep of the events under earlier leases; `None` if there are none.
+        replayed_step: Newest superstep of the events under earlier leases, if any.
         data: The encoded events.
-        created_at: Time at which it was stored.
+        created_at: Time at which the batch was stored.
     """
 
     first_seq: int
@@ -394,12 +393,12 @@ class StreamPage(NamedTuple):
     """Events of a run, and its status at the same moment.
 
     Attributes:
-        status: The run's status; `None` if it does not exist.
-        error_type: Type of its error.
-        error_message: Message of its error.
-        last_event: Number of the run's last event. The database stores this number only when an attempt ends.
+        status: The run's status; `None` if the run does not exist.
+        error_type: Type of the run's error.
+        error_message: Message of the run's error.
+        last_event: Number of the run's last event when its last attempt ended.
         batches: Batches of events, in order.
-        is_full: Whether there may be more.
+        is_full: Whether more events may be stored.
         ended_at: Time at which the run ended.
     """
 
@@ -417,11 +416,11 @@ class ThreadRun(NamedTuple):
 
     Attributes:
         run_id: Id of the run.
-        graph: Name of its graph.
+        graph: Name of the graph.
         status: Status of the run.
-        started_at: Start of its last attempt, or the time at which it was enqueued.
-        ended_at: Time at which it ended.
-        last_event: Number of its last event over all attempts; `None` if it has not ended or has no events.
+        started_at: Start of the last attempt, or else the time at which the run was enqueued.
+        ended_at: Time at which the run ended.
+        last_event: Number of the run's last event when its last attempt ended.
     """
 
     run_id: str
@@ -437,10 +436,10 @@ class WantedRuns(NamedTuple):
 
     Attributes:
         thread_id: Id of the thread.
-        since: The moment. If it is `None`, the moment is the start of the run `run_id`. If there is no such run, it is
-            the earliest start of the runs that ended after `ended_since`, or else the start of the newest run.
-        run_id: A run of the thread, which may not exist.
-        ended_since: A time; see `since`.
+        since: The moment. By default, the start of the run `run_id`. Without such a run, the earliest start of the runs
+            that ended after `ended_since`. Without such runs, the start of the newest run.
+        run_id: Id of a run of the thread.
+        ended_since: A time.
     """
 
     thread_id: str
@@ -453,8 +452,8 @@ class ThreadPage(NamedTuple):
     """Runs of a thread that have not ended, or that started since a time.
 
     Attributes:
-        now: Time at which they were read, by the database's clock.
-        runs: The runs by end time. Runs that have not ended come last.
+        now: Time of the read, by the database's clock.
+        runs: The runs, ordered by end time. Runs that have not ended come last.
     """
 
     now: datetime
@@ -462,13 +461,13 @@ class ThreadPage(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A webhook that this process has claimed for one attempt to deliver it.
+    """A webhook that this process has claimed, to try to deliver it once.
 
     Attributes:
         thread_id: Id of the thread.
         run_id: Id of the run.
         ended_at: Time at which the run ended.
-        url: The URL to which it is delivered.
+        url: The URL to which the webhook is delivered.
         attempts: Number of this attempt, from 1.
         run: Columns of the run at its end.
         sent_at: Time of the claim, by the database's clock.
@@ -496,7 +495,7 @@ class Webhook:
         thread_id: Id of the thread.
         run_id: Id of the run.
         ended_at: Time at which the run ended.
-        url: The URL to which it should be delivered.
+        url: The URL to which the webhook must be delivered.
         attempts: Number of attempts.
         last_error: Error of the last attempt.
     """

@@ -1,4 +1,4 @@
-"""Rules for the addresses to which webhooks may be delivered: public ones, and those allowed by the settings."""
+"""Checks of the addresses of webhooks: only public addresses and allowed networks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from langgraph_pgstate.runs.options import WebhookSettings
 # IPv6 networks whose addresses hold an IPv4 address in their last 32 bits.
 _NAT64: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
 _GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
-# Networks that are treated as not public, although `ipaddress` counts some of their addresses as global. The first is
-# for IETF protocols, the second is a service of Azure's machines.
+# Networks that are not public, although `ipaddress` counts some of these addresses as global: one for IETF protocols,
+# and a service of Azure's machines.
 _REFUSED: Final = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "168.63.129.16/32")))
 
 
 class RefusedAddressError(Exception):
-    """The error of a webhook whose URL, or whose host's address, is not allowed."""
+    """The error of a webhook with a URL or an address that is not allowed."""
 
 
 def refusal_of(scheme: str, host: str, port: int, settings: WebhookSettings) -> str | None:
-    """Return the reason why the settings refuse a URL, or `None`. Addresses are not looked up."""
+    """Return the reason why the settings refuse a URL, or `None`. No address is looked up."""
     if settings.require_https and scheme != "https":
         return "the URL must begin with https://"
     if settings.allowed_ports and port not in settings.allowed_ports:
@@ -55,7 +55,7 @@ async def allowed_address(host: str, port: int, networks: Sequence[Any]) -> str:
 
 
 async def _resolve(host: str, port: int) -> list[Any]:
-    """Return the result of `socket.getaddrinfo`; a cancellation does not wait for the resolver."""
+    """Return the result of `socket.getaddrinfo`. A cancelled call does not wait for the resolver."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[list[Any]] = loop.create_future()
 
@@ -66,7 +66,7 @@ async def _resolve(host: str, port: int) -> list[Any]:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except Exception as error:
             failed = error
-        # The loop may be closed meanwhile.
+        # A closed loop raises `RuntimeError`.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(end, found, failed)
 
@@ -78,7 +78,7 @@ async def _resolve(host: str, port: int) -> list[Any]:
         else:
             future.set_exception(failed)
 
-    # Use a daemon thread, because the event loop and the process wait at their end for the threads of an executor.
+    # Use a daemon thread, because a process waits for the threads of an executor before the process ends.
     threading.Thread(target=resolve, name="pgstate-resolver", daemon=True).start()
     return await future
 

@@ -27,11 +27,7 @@ _NAMESPACE: Final = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 
 
 def webhook_of(url: Any) -> str | None:
-    """Return a validated URL, or `None`.
-
-    Raises:
-        ConfigurationError: If the URL is not an absolute HTTP URL, is too long, or names a user.
-    """
+    """Return a validated URL, or `None`."""
     if url is None:
         return None
     if not isinstance(url, str):
@@ -43,8 +39,8 @@ def webhook_of(url: Any) -> str | None:
         is_usable = False
     if not is_usable or len(url) > _MAX_URL or not url.isascii() or any(one.isspace() for one in url):
         raise ConfigurationError(
-            f"webhook must be a URL like 'https://example.com/done', in ASCII, with at most {_MAX_URL} characters and "
-            f"without a user's name, not {url[:100]!r}"
+            f"webhook must be a URL like 'https://example.com/done', in ASCII, with at most {_MAX_URL} characters, and "
+            f"without the name of a user, not {url[:100]!r}"
         )
     return url
 
@@ -72,7 +68,7 @@ def describe_run(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def body_of(delivery: Delivery) -> bytes:
-    """Return the body of a webhook as JSON: the run, its times, and its error if it failed.
+    """Return the body of a webhook as JSON: the run with its times, and the error of a failed run.
 
     Raises:
         PGStateError: If the run's metadata or its error cannot be decrypted.
@@ -95,17 +91,14 @@ def body_of(delivery: Delivery) -> bytes:
 
 
 def delay_after(attempts: int) -> float | None:
-    """Return the seconds until the next attempt; `None` after the last one, which is 2.4 hours after the first."""
+    """Return the seconds until the next attempt; `None` after the last attempt, 2.4 hours after the first."""
     if attempts >= MAX_ATTEMPTS:
         return None
     return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1)))
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL, and its port if the URL has one, in the form that `claim` takes as `busy`.
-
-    Return the URL itself if it cannot be parsed.
-    """
+    """Return the host and port of a URL, as `claim` takes them in `busy`; the URL itself if parsing fails."""
     try:
         return urlsplit(url).netloc.lower()
     except ValueError:
@@ -115,20 +108,12 @@ def host_of(url: str) -> str:
 async def claim(
     db: Connection, queries: Queries, limit: int, seconds: float, busy: Sequence[str] = ()
 ) -> list[Delivery]:
-    """Claim due webhooks, so that no other process delivers them for some seconds. One transaction.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        limit: Maximum number of webhooks.
-        seconds: Duration of the claim.
-        busy: Hosts whose webhooks are left out.
-    """
+    """Claim due webhooks for some seconds, except webhooks of `busy` hosts. One transaction."""
     parameters = {"limit": limit, "seconds": repr(seconds), "busy": [*busy]}
     if db.keys is None:
         rows = await db.fetch(queries.claim_webhooks, parameters)
     else:
-        # If data keys are missing, the transaction is undone, and repeated when they are loaded.
+        # If data keys are missing, the transaction is undone, and repeated after the keys are loaded.
         async with db.transaction():
             rows = await db.fetch(queries.claim_webhooks, parameters)
     return [Delivery(*row) for row in rows]
@@ -137,16 +122,9 @@ async def claim(
 async def end(
     db: Connection, queries: Queries, delivery: Delivery, error: str | None = None, *, is_final: bool = False
 ) -> None:
-    """Delete a delivered webhook, or store the error of an attempt. One statement; safe to repeat.
+    """Delete a delivered webhook, or store the `error` of an attempt. One statement; safe to repeat.
 
-    If another process has claimed the webhook meanwhile, nothing is changed.
-
-    Args:
-        db: The connection.
-        queries: The queries of the schema.
-        delivery: The webhook.
-        error: Error of the attempt; `None` if it was delivered.
-        is_final: Whether this was the last attempt.
+    If another process has claimed the webhook meanwhile, nothing is changed. With `is_final`, no attempt follows.
     """
     key = {
         "thread_id": delivery.thread_id,
@@ -164,26 +142,22 @@ async def end(
 
 
 async def retry(db: Connection, queries: Queries, webhook: Webhook) -> bool:
-    """Make a failed webhook due again, and return whether it exists. One statement; safe to repeat."""
+    """Make a failed webhook due again, and return whether the webhook exists. One statement; safe to repeat."""
     return await db.execute(queries.retry_webhook, _key(webhook)) > 0
 
 
 async def discard(db: Connection, queries: Queries, webhook: Webhook) -> bool:
-    """Delete a webhook, and return whether it existed. One statement; safe to repeat."""
+    """Delete a webhook, and return whether the webhook existed. One statement; safe to repeat."""
     return await db.execute(queries.delete_webhook, {**_key(webhook), "attempts": None}) > 0
 
 
 async def sweep(db: Connection, queries: Queries) -> int:
-    """Delete webhooks that failed 30 days ago, and return their number. One statement. `maintain` calls it."""
+    """Delete failed webhooks of runs that ended 30 days ago, and return the number. One statement."""
     return await db.execute(queries.sweep_webhooks, {"seconds": repr(KEPT_FOR.total_seconds())})
 
 
 def list_failed(limit: int = 20, cursor: str | None = None) -> Read[Page[Webhook]]:
-    """Return a `Read` of a page of webhooks that have failed, newest first.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of a page of webhooks that have failed, newest first."""
     at, cursor_thread, cursor_run = decode_cursor(_KIND, cursor, (LAST, "", ""))
     position = {"cursor_at": at, "cursor_thread": cursor_thread, "cursor_run": cursor_run}
     return read_page("list_webhooks", position, limit, Webhook, _KIND, _place)

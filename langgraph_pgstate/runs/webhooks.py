@@ -1,4 +1,4 @@
-"""Delivery of webhooks, which send the ends of runs to URLs."""
+"""Delivery of webhooks, which report the ends of runs to URLs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AsyncWebhooks:
 
     Args:
         database: The database.
-        queries: The queries of its schema.
+        queries: The queries of the schema.
         settings: The secret, and the addresses to which webhooks may be delivered.
     """
 
@@ -58,8 +58,8 @@ class AsyncWebhooks:
     async def deliver(self) -> int:
         """Deliver the due webhooks, and return the number of attempts.
 
-        Up to 20 are delivered at the same time, at most 4 to one host, so that a slow host does not delay others. Safe
-        in many processes at once. A webhook is delivered at least once, each time with the same id.
+        Up to 20 webhooks are delivered at the same time, at most 4 to one host. Safe in many processes at once. A
+        webhook is delivered at least once, each time with the same id.
 
         Raises:
             PGStateError: If the database is not available. Webhooks without a stored outcome are delivered again.
@@ -67,7 +67,7 @@ class AsyncWebhooks:
         return await _deliver_due(self._database.run, self._queries, self.settings)
 
     async def failed(self, *, limit: int = 20, cursor: str | None = None) -> Page[Webhook]:
-        """Return a page of webhooks that could not be delivered, newest first. They are kept for 30 days.
+        """Return a page of webhooks that could not be delivered, newest first. Failed webhooks are kept for 30 days.
 
         Args:
             limit: Page size, 1,000 at most.
@@ -104,7 +104,7 @@ class Webhooks:
 
     def deliver(self) -> int:
         """Blocking twin of `AsyncWebhooks.deliver`."""
-        # Another thread runs the event loop, because the caller's thread may already have one.
+        # Use another thread, because the caller's thread may have a running event loop.
         with ThreadPoolExecutor(1) as executor:
             due = _deliver_due(self._run, self._queries, self.settings)
             return executor.submit(asyncio.run, due).result()
@@ -115,13 +115,13 @@ class Webhooks:
 
 
 class WebhookThread:
-    """A worker's thread that delivers webhooks, so that slow receivers do not delay its runs.
+    """A worker's thread that delivers webhooks, so that slow receivers do not delay the runs.
 
     Args:
-        database: The database. The thread may use all its connections.
-        queries: The queries of its schema.
+        database: The database. The thread may use all connections.
+        queries: The queries of the schema.
         settings: Settings of the webhooks.
-        of_tenants: Whether the thread delivers the webhooks of tenants that `wake` names, instead of polling.
+        of_tenants: Whether to deliver only webhooks of the tenants that `wake` names.
     """
 
     def __init__(
@@ -140,17 +140,13 @@ class WebhookThread:
         self._thread.start()
 
     def wake(self, tenant: str | None) -> None:
-        """Search for webhooks at once. Call it when a run with a webhook has ended.
-
-        Args:
-            tenant: The tenant of the run; `None` if tenants are not kept apart, or if there is only one.
-        """
+        """Search for due webhooks at once. With `of_tenants`, search for those of a tenant."""
         if self._of_tenants and tenant is not None and tenant not in self._named:
             self._named.append(tenant)
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop the thread. Wait a short time for deliveries in progress; other processes repeat unfinished ones."""
+        """Stop the thread after a short wait for deliveries. Other processes repeat unfinished deliveries."""
         self._until = min(self._until, time.monotonic() + _STOP_SECONDS)
         self._is_stopped = True
         self._wake.set()
@@ -160,7 +156,7 @@ class WebhookThread:
     def _work(self) -> None:
         is_last = False
         while not is_last:
-            # Read the flag first, so that webhooks stored before the stop are delivered.
+            # Read the flag before the delivery, so that webhooks stored before the stop are delivered.
             is_last = self._is_stopped
             try:
                 asyncio.run(self._deliver())
@@ -178,7 +174,7 @@ class WebhookThread:
             return
         while self._named:
             named = [self._named.popleft() for _ in range(min(len(self._named), _TENANTS_AT_ONCE))]
-            # Webhooks of these tenants that become due after `until` wait for the next turn.
+            # After `until`, other webhooks of these tenants wait for the next `wake`.
             until = time.monotonic() + _TENANT_SECONDS
             delivering = [self._deliver_of(tenant, until) for tenant in named]
             for error in await asyncio.gather(*delivering, return_exceptions=True):
@@ -191,14 +187,14 @@ class WebhookThread:
 
 
 def _runner(database: Database) -> Callable[..., Awaitable[Any]]:
-    """Return a function that runs operations in threads, so that the event loop is not blocked."""
+    """Return a function that runs operations in threads, to keep the event loop free."""
     run: Callable[..., Any] = database.run
     return partial(asyncio.to_thread, run)
 
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Return the cached settings of TLS. Reading the certificates takes as long as twenty deliveries."""
+    """Return the settings of TLS, cached because reading the certificates is slow."""
     import httpx
 
     return httpx.create_ssl_context(trust_env=False)
@@ -210,13 +206,9 @@ async def _deliver_due(
     settings: WebhookSettings,
     until: Callable[[], float] = lambda: float("inf"),
 ) -> int:
-    """Deliver webhooks until none is due. Store each outcome at once. Return the number of attempts.
+    """Deliver webhooks until none is due, store each outcome at once, and return the number of attempts.
 
-    Args:
-        run: Runs an operation on the database.
-        queries: The queries of its schema.
-        settings: Settings of the webhooks.
-        until: Returns the time, by the monotonic clock, after which no webhook is claimed.
+    After the time that `until` returns, by the monotonic clock, no webhook is claimed.
     """
     import httpx
 
@@ -230,19 +222,19 @@ async def _deliver_due(
         except PGStateError as refused:
             if error is None or refused.retryable:
                 raise
-            # The database's encoding may lack some characters of the error.
+            # The database refuses characters that its encoding lacks.
             plain = error.encode("ascii", "backslashreplace").decode()
             await run(webhooks.end, queries, one, plain, is_final=is_final)
         return error is None
 
-    # `trust_env=False` ignores the environment's proxies, which could connect to refused addresses.
+    # Ignore the environment's proxies, which may connect to refused addresses.
     async with httpx.AsyncClient(trust_env=False, timeout=settings.timeout, verify=_tls()) as client:
         try:
             while True:
                 while len(tasks) < _AT_ONCE and time.monotonic() < until():
                     counts = Counter(tasks.values())
                     busy = [host for host, count in counts.items() if count >= _PER_HOST]
-                    # Claim so few webhooks that no host exceeds its maximum, even if all of them are for one host.
+                    # All claimed webhooks may be for one host, so claim no more than this host may have.
                     most = _PER_HOST - max((count for count in counts.values() if count < _PER_HOST), default=0)
                     limit = min(most, _AT_ONCE - len(tasks))
                     due = await run(webhooks.claim, queries, limit, settings.claim_seconds, busy)
@@ -274,16 +266,16 @@ async def _try_to_post(
     except RefusedAddressError as error:
         return str(error), True
     except Exception as error:
-        # The resolver, TLS and HTTP raise errors of different classes.
+        # The resolver, TLS and HTTP raise errors of many classes.
         return f"{type(error).__name__}: {error}"[:_MAX_ERROR].replace("\0", ""), False
-    return (None, False) if 200 <= status < 300 else (f"it answered {status}", False)
+    return (None, False) if 200 <= status < 300 else (f"the receiver responded with status {status}", False)
 
 
 async def _post(client: httpx.AsyncClient, settings: WebhookSettings, delivery: Delivery) -> int:
-    """Post a webhook to a checked address, and return the status of the response. The response's body is not read."""
+    """Post a webhook to a checked address, and return the HTTP status. The response's body is not read."""
     import httpx
 
-    # Parse the URL as the connection does, so that both have the same host.
+    # Parse the URL as httpx does for the connection, so that the checked host is the connected host.
     url = httpx.URL(delivery.url)
     port = url.port or (443 if url.scheme == "https" else 80)
     if reason := refusal_of(url.scheme, url.raw_host.decode(), port, settings):
@@ -308,11 +300,7 @@ async def _post(client: httpx.AsyncClient, settings: WebhookSettings, delivery: 
 def signed_headers(secret: str | None, id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """Return a webhook's headers by the specification "Standard Webhooks". Without a secret, nothing is signed.
 
-    Args:
-        secret: The secret. The part after `whsec_` is base64.
-        id: The id of the delivery.
-        timestamp: Seconds since 1970.
-        body: The body.
+    The part of the secret after `whsec_` is base64. `timestamp` is in seconds since 1970.
     """
     headers = {"webhook-id": id, "webhook-timestamp": str(timestamp)}
     if secret is not None:

@@ -1,6 +1,6 @@
 -- name: claim_webhooks
--- Claim due webhooks for some seconds, the longest due first, but none of `busy` hosts. Return the webhooks, and the
--- current time in each row. Webhooks that another process is claiming are skipped.
+-- Claim due webhooks for some seconds, the longest due first, except webhooks of `busy` hosts. Locked webhooks are
+-- skipped. Return the claimed webhooks, each with the current time.
 -- opens: runs.error_message from run.error_message or error
 -- opens: runs.metadata from run.metadata or error
 WITH due AS MATERIALIZED (
@@ -17,14 +17,14 @@ WHERE webhooks.thread_id = due.thread_id AND webhooks.run_id = due.run_id AND we
 RETURNING webhooks.thread_id, webhooks.run_id, webhooks.ended_at, webhooks.url, webhooks.attempts, webhooks.run, now();
 
 -- name: delete_webhook
--- Delete a webhook that was delivered or is no longer wanted. With `attempts`, delete it only if no other process has
--- claimed it after this attempt.
+-- Delete a webhook. With `attempts`, the webhook is deleted only if no other process has claimed it since this attempt.
 DELETE FROM /*schema*/webhooks
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz
     AND (:attempts::integer IS NULL OR attempts = :attempts);
 
 -- name: postpone_webhook
--- Store the error of an attempt to deliver a webhook, and, if `delay` is not null, the time of the next attempt.
+-- Store the error of an attempt to deliver a webhook, and the time of the next attempt. If `delay` is null, no attempt
+-- follows.
 UPDATE /*schema*/webhooks SET
     deliver_after = now() + make_interval(secs => :delay::double precision), last_error = :error::text
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz
