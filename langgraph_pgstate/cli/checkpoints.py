@@ -29,7 +29,7 @@ def check(
     with target.admin() as admin, job("checking") as advance:
         report = admin.check(thread, deep=deep, types=types, progress=advance)
     if thread is not None and not report.checkpoints and not report.writes and not report.problems:
-        raise NotFoundError(f"there are no checkpoints of thread {thread!r}; it may be archived")
+        raise NotFoundError(f"there are no checkpoints of thread {thread!r}; the thread may be archived")
     if target.is_json:
         print_json(report)
         raise typer.Exit(int(bool(report.problems)))

@@ -98,4 +98,4 @@ def read_rate(text: str) -> Rate:
     try:
         return Rate(int(number), age(per if per[:1].isdigit() else f"1{per}"))
     except ValueError:
-        raise ConfigurationError(f"a rate must be a number and a time, like 60/1m or 5/s, not {text!r}") from None
+        raise ConfigurationError(f"--rate must be a number and a time, like 60/1m or 5/s, not {text!r}") from None

@@ -283,7 +283,7 @@ def expire(
 ) -> None:
     """Set how long a thread is kept."""
     if (ttl is not None) + (after is not None) + never != 1:
-        raise typer.BadParameter("one of --ttl, --after and --never must be given")
+        raise typer.BadParameter("expire requires one of --ttl, --after and --never")
     if keep_latest and ttl is None:
         raise typer.BadParameter("--keep-latest requires --ttl")
     target: Target = ctx.obj

@@ -108,7 +108,9 @@ def _attribute(name: str) -> Any:
     """Return the object that `module:attribute` names. The working directory is searched, too."""
     module, _, path = name.partition(":")
     if not module or not path:
-        raise ConfigurationError(f"name must have the form module:attribute, like app.state:upcasters, got {name!r}")
+        raise ConfigurationError(
+            f"--upcasters and --serde must have the form module:attribute, like app.state:upcasters, got {name!r}"
+        )
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -112,7 +112,7 @@ def check_sender(request: Request, form: Mapping[str, str]) -> None:
         raise refuse(403, "the form was sent by a page of another site")
     expected = request.cookies.get(_TOKEN_COOKIE, "")
     if not expected or not hmac.compare_digest(expected.encode(), form.get("token", "").encode()):
-        raise refuse(403, "the form is not of this browser, or too old: reload the page and send it again")
+        raise refuse(403, "the token of the form is not of this browser: reload the page and send the form again")
 
 
 def token_of(request: Request) -> str:

@@ -115,7 +115,9 @@ async def delete(call: PageCall) -> Done:
     """Delete a thread, also from archives. Keep the event that names the person."""
     found = await call.thread_or_stub("delete")
     if call.time("archived") != found.archived_at:
-        raise refuse(409, f"thread {found.thread_id!r} was archived or restored since you looked. Look at it again")
+        raise refuse(
+            409, f"thread {found.thread_id!r} was archived or restored since you looked. Look at the thread again"
+        )
     if found.archived_at is not None:
         return await _delete_archived(call, found)
     if call.field("head") is not None:
@@ -219,5 +221,5 @@ def checkpoint_of(call: PageCall) -> str:
     """Return the checkpoint that a form names. There is no default, because the thread may have advanced."""
     at = call.field("at")
     if at is None:
-        raise refuse(422, "the form must name a checkpoint")
+        raise refuse(422, "the form must name a checkpoint in the field at")
     return at

@@ -17,7 +17,7 @@ from langgraph_pgstate.inspector.forms import call_title
 from langgraph_pgstate.inspector.messages import called, text_of
 
 _TOKEN: Final = re.compile(r"\d+(?:[.,]\d+)*|\w+|\s+|.", re.DOTALL)
-# Maximum characters and words between the first and the last difference, for a comparison word by word.
+# Texts that differ in longer parts are not compared word by word. The limits are characters and words.
 _MOST_COMPARED: Final = 5000
 _MOST_WORDS: Final = 400
 # Maximum number of characters that a page shows of one text, and of all texts.

@@ -510,7 +510,7 @@ def _merged(before: Any, mine: Any, theirs: Any) -> Any:
 
 
 def _is_same_message(key: Any, old: Mapping[Any, Any], mine: Any, theirs: Any) -> bool:
-    """Return whether messages that `_by_id` gives the same key are versions of one message."""
+    """Return whether two messages with the same key of `_by_id` are versions of one message."""
     return key in old or isinstance(key, str) or _is_equal(mine, theirs)
 
 

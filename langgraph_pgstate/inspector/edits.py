@@ -324,7 +324,7 @@ def _check(call: PageCall, change: Edit) -> None:
     if change.problems:
         raise refuse(422, next(iter(change.problems.values())))
     if not change.changes and call.field("as_node") is None:
-        raise refuse(422, "nothing is changed: the values are those of the state")
+        raise refuse(422, "nothing is changed: all values equal the state")
 
 
 async def _apply(call: PageCall, found: Thread, at: str) -> Done:

@@ -238,9 +238,9 @@ def split(value: Any) -> tuple[str, Any]:
 
 
 def _batched(requests: Sequence[Mapping[str, Any]], configs: Any) -> Iterable[Review]:
-    """Return the calls of one interrupt, with the decisions that `configs` allows for each.
+    """Return the calls of one interrupt, with the decisions that `configs` allows for each call.
 
-    If there are as many configs as calls, they are matched by position, otherwise by the name of the tool.
+    If there are as many configs as calls, configs are matched by position, otherwise by the name of the tool.
     """
     known = [one for one in configs if isinstance(one, Mapping)] if isinstance(configs, list) else []
     for place, request in enumerate(requests):

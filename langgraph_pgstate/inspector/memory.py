@@ -32,7 +32,7 @@ _MOST_EDITED: Final = 60_000
 
 
 async def memory(call: PageCall) -> Page:
-    """Show a list: namespaces, memories of a user or below a namespace, or what a thread or run has stored."""
+    """Show namespaces, the memories of a user or namespace, or what a thread or run has stored."""
     if (thread_id := call.query("thread")) is not None:
         return await _of_thread(call, thread_id)
     await check_sees_memory(call, "search")
@@ -193,7 +193,7 @@ async def kept(call: PageCall, thread_id: str, message_ids: Sequence[str]) -> di
 
 
 def store_of(call: PageCall) -> AsyncPGMemoryStore:
-    """Return the server's store, which may have search indexes, if it is of this package; else `state.memory`."""
+    """Return the server's store, which may have indexes. If it is of another package, return `state.memory`."""
     store = call.service.store
     return store if isinstance(store, AsyncPGMemoryStore) else call.state.memory
 

@@ -88,7 +88,7 @@ def _draw_image(self: Any, tokens: Sequence[Token], index: int, options: Any, en
     token = tokens[index]
     if is_safe_image(str(token.attrGet("src") or "")):
         return str(self.image(tokens, index, options, env))
-    # Show text instead of the image, because a request for the image would tell its site who reads the page.
+    # Show text instead of the image, because loading the image would tell a site who reads the page.
     token.tag, token.nesting = "span", 1
     token.attrs.clear()
     opening = str(self.renderToken(tokens, index, options, env))

@@ -61,7 +61,9 @@ async def erase(call: PageCall) -> Done:
     try:
         before = await call.state.privacy.erase(**_arguments(what), dry_run=True)
         if str(before.rows) != call.field("rows"):
-            raise refuse(409, f"rows were added or erased since you looked{await _since(call)}. Look at it again")
+            raise refuse(
+                409, f"rows were added or erased since you looked{await _since(call)}. Look at the numbers again"
+            )
         done = await call.state.privacy.erase(
             **_arguments(what), key=call.service.receipt_key, by=call.actor, erasure_id=nonce
         )

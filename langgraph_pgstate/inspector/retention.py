@@ -61,7 +61,7 @@ async def new(call: PageCall) -> Page:
 
 
 async def store(call: PageCall) -> Page | Done:
-    """Store a policy, unless it has changed since the person saw it. First, show its effects and ask."""
+    """Store a policy after showing its effects. Refuse if the policy has changed since the person saw it."""
     await check_sees_all(call)
     typed = {name: call.form.get(name, "") for name in _FIELDS}
     expected = _expected(call)

@@ -155,7 +155,7 @@ async def run(call: PageCall) -> Page | Response:
         "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),
         "asked": asked,
         "next_run_id": await _next_run(call, found) if is_answered else None,
-        # A span or an interrupt needs further statements. To save one, such a page leaves out the feedback.
+        # A page with a span or an interrupt sends more statements, so it leaves out the feedback.
         "feedback": () if asked or span else await _feedback(call, found),
         "before": checkpoint_before(found, timeline),
         "sees_memory": await sees_memory(call, "search"),
@@ -311,7 +311,7 @@ async def _asked(call: PageCall, run: Run) -> list[dict[str, Any]]:
     while may_be_more:
         page = await call.state.events.list(run.thread_id, kind="answer", newest_first=True, limit=1000, cursor=cursor)
         later = [one for one in page.items if one.created_at >= events.items[0].created_at]
-        # A later run may raise the same interrupt again. The oldest answer since this run's interrupt is this run's.
+        # A later run may raise the same interrupt. The first answer after this run's interrupt belongs to this run.
         answered_by.update((one.payload.get("interrupt_id"), one.payload.get("by")) for one in later)
         cursor, may_be_more = page.next, page.next is not None and len(later) == len(page.items)
     return [

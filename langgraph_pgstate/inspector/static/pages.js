@@ -80,9 +80,9 @@ function learnClock(response) {
   if (!Number.isNaN(date)) offset = Date.now() - date;
 }
 
-// Live pages: elements with `data-fresh` outside of the element `live` are replaced by the server's current elements. In
-// `live`, nothing moves that a person may be about to click. If it has rows with keys, their cells change in place, rows
-// that are gone are disabled, and a button shows new rows. Else `live` is replaced while nobody points at it or types.
+// A live page replaces elements with `data-fresh` by the server's current elements. In the element `live`, nothing moves
+// that a person may be about to click: cells of rows with keys change in place, missing rows are disabled, and a button
+// shows new rows. If `live` has no such rows, it is replaced while nobody points at `live` or types.
 const live = document.querySelector("[data-live]");
 const news = document.getElementById("news");
 let isDone = false, isAsking = false, latest = null, timer = 0, answeredAt = Date.now();
@@ -121,7 +121,7 @@ function replaceInPlace(element, fresh) {
   return !moves;
 }
 
-// Writes into a note who ended an element's interrupt or run. The page of the interrupt or run says it as JSON.
+// Writes into a note who ended an interrupt or a run, as its page says in JSON.
 async function tellWho(element, note) {
   const found = [];
   for (const one of [element, ...all("[data-about]", element)].filter((one) => one.dataset.about).slice(0, 3)) {
@@ -254,7 +254,7 @@ async function refresh() {
   if (!found || !place) return;
   document.title = page.title;
   const moves = freshPairs(page).filter(([one, fresh]) => !replaceInPlace(one, fresh)).length > 0;
-  // The last spans of a run may arrive after its end, so refresh once more after it.
+  // The last spans of a run may arrive after its end, so refresh once more.
   const hasEnded = !page.querySelector("[data-live]");
   isDone = hasEnded && live.hidden;
   live.hidden = hasEnded;
@@ -317,7 +317,7 @@ document.addEventListener("submit", (event) => {
 });
 addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 
-// Asks for confirmation before a page is left on which a person has typed into a large form.
+// Asks before a person leaves a page with typed text in a large form.
 let isSent = false;
 document.addEventListener("submit", () => { isSent = true; });
 addEventListener("beforeunload", (event) => {
