@@ -50,7 +50,8 @@ if os.environ.get("PGSTATE_TEST_ENCRYPTED"):
 
 # Tests of what is written once for both APIs; others are of what is written by hand for each.
 _WRITTEN_ONCE = (
-    *("acceptance", "models", "operations", "record", "runs", "threads", "tools"),
+    *("acceptance", "admin", "assistants", "checkpoints", "encryption", "models", "record", "runs", "schedules"),
+    *("threads", "tools", "worker"),
     *("saver/test_clocks.py", "saver/test_graphs.py", "saver/test_time_travel.py"),
 )
 

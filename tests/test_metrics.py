@@ -153,6 +153,7 @@ def frozen(connection: psycopg.Connection, schema: str) -> Iterator[None]:
         holding.rollback()
 
 
+@pytest.mark.slow
 async def test_a_scrape_does_not_wait_for_a_server_that_does_not_answer(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

@@ -112,6 +112,7 @@ async def test_on_an_async_pool_of_the_callers(dsn: str, schema: str, connection
     assert found(connection, schema) == EXPECTED
 
 
+@pytest.mark.slow
 async def test_embedded(tmp_path: Path) -> None:
     with PGState.embedded(tmp_path / "data", **OPTIONS) as state:
         await use(state)

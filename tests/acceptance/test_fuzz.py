@@ -69,6 +69,7 @@ def _send(dsn: str, schema: str, requests: int) -> None:
     assert found.statuses[200] > requests / 10
 
 
+@pytest.mark.slow
 def test_some_requests_get_answers(dsn: str, schema: str) -> None:
     assert run_children(_send, [(dsn, schema, 250)]) == [""]
 

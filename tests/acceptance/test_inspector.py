@@ -193,6 +193,7 @@ async def test_an_open_page_shows_what_is_new_and_does_not_disturb(screen: Scree
     assert await page.get_attribute(".live", "aria-pressed") == "false"
 
 
+@pytest.mark.slow
 async def test_an_open_page_keeps_its_head_true(screen: Screen) -> None:
     page, state = screen.page, screen.state
     await state.threads.create("idle", title="Before")

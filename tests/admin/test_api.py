@@ -39,6 +39,7 @@ def test_a_schema_is_a_plain_name(dsn: str) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_on_the_embedded_server(tmp_path: Path) -> None:
     with Admin.embedded(tmp_path / "data") as admin:
         admin.setup()

@@ -73,6 +73,7 @@ def segments_of(connection: psycopg.Connection, schema: str) -> list[int]:
     return [row[0] for row in rows]
 
 
+@pytest.mark.slow
 def test_a_healthy_schema_has_no_problems(saver: PGStateSaver, admin: Admin, connection: Any, schema: str) -> None:
     fill(saver)
     seen: list[Progress] = []
@@ -238,6 +239,7 @@ def test_types_of_the_application_are_no_damage(saver: PGStateSaver, admin: Admi
     assert Account.constructed == 0
 
 
+@pytest.mark.slow
 def test_pages_are_followed_to_the_end(saver: PGStateSaver, admin: Admin, damage: Any) -> None:
     """More checkpoints, writes and segments than one page holds, the damage in the last."""
     talk(saver, "chat", 40)
@@ -254,6 +256,7 @@ def test_pages_are_followed_to_the_end(saver: PGStateSaver, admin: Admin, damage
     assert len(report.problems) == 2
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_being_written_to_is_whole(saver: PGStateSaver, admin: Admin, dsn: str, schema: str) -> None:
     """The check reads one moment of a thread; pruning and appending don't look like damage."""
     done = threading.Event()

@@ -42,6 +42,7 @@ class Refusing(Rot):
         raise ValueError("MAC check failed")
 
 
+@pytest.mark.slow
 def test_every_kind_of_thread_answers_as_before(
     old: PostgresSaver, saver: PGStateSaver, bring: Any, admin: Admin
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_thread_without_a_name_is_reported_and_the_others_come_along(
     assert assert_same_answers(old, saver, "chat") > 0
 
 
+@pytest.mark.slow
 def test_runs_go_on_after_the_move(old: PostgresSaver, saver: PGStateSaver, bring: Any) -> None:
     fill(old)
     bring()
@@ -82,6 +84,7 @@ def test_runs_go_on_after_the_move(old: PostgresSaver, saver: PGStateSaver, brin
     assert len(log) == 16
 
 
+@pytest.mark.slow
 def test_the_old_application_goes_on_between_two_passes(old: PostgresSaver, saver: PGStateSaver, bring: Any) -> None:
     threads = fill(old)
     first = bring()
@@ -153,6 +156,7 @@ def test_what_only_changed_around_its_values_keeps_them(
     assert admin.check(deep=True).problems == []
 
 
+@pytest.mark.slow
 def test_an_import_that_is_stopped_goes_on_where_it_was(old: PostgresSaver, saver: PGStateSaver, bring: Any) -> None:
     for number in range(6):
         talk(old, f"thread{number}", 1)
@@ -196,6 +200,7 @@ def test_an_import_that_is_killed_leaves_whole_checkpoints(
     assert_same_answers(old, saver, "short")
 
 
+@pytest.mark.slow
 def test_lost_connections_are_replaced(old: PostgresSaver, saver: PGStateSaver, bring: Any, connection: Any) -> None:
     for number in range(8):
         talk(old, f"thread{number}", 1)
@@ -211,6 +216,7 @@ def test_lost_connections_are_replaced(old: PostgresSaver, saver: PGStateSaver, 
     assert bring(progress=cut).checkpoints == 24
 
 
+@pytest.mark.slow
 def test_a_thread_that_went_on_in_both_places_is_left_alone(
     old: PostgresSaver, saver: PGStateSaver, bring: Any
 ) -> None:
@@ -237,6 +243,7 @@ def test_a_thread_that_went_on_in_both_places_is_left_alone(
         assert exact_tuple(saver.get_tuple(found.config)) == exact_tuple(found)
 
 
+@pytest.mark.slow
 def test_half_an_answer_given_in_both_places_is_a_conflict(old: PostgresSaver, saver: PGStateSaver, bring: Any) -> None:
     fill(old)
     bring()
@@ -306,6 +313,7 @@ def test_what_an_encrypting_serializer_wrote_moves_to_our_encryption(
         assert_same_answers(old, reader, "secret")
 
 
+@pytest.mark.slow
 def test_the_key_of_encrypted_threads_is_that_of_the_environment(
     old: PostgresSaver, dsn: str, schema: str, old_schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.schema.queries import langgraph_queries
 
 
+@pytest.mark.slow
 def test_writes_without_a_checkpoint_come_along(
     old: PostgresSaver, bring: Any, connection: psycopg.Connection, schema: str, old_schema: str
 ) -> None:
@@ -86,6 +87,7 @@ def test_checkpoints_of_early_versions(
     assert_same_answers(old, saver, "early")
 
 
+@pytest.mark.slow
 def test_the_way_out(saver: PGStateSaver, admin: Admin, dsn: str, old_schema: str, connection: Any) -> None:
     """What our saver stored itself is exported, and the official one answers the same and goes on."""
     threads = fill(saver)
@@ -149,6 +151,7 @@ def test_the_tables_are_those_of_the_official_setup(
         connection.execute(f'DROP SCHEMA IF EXISTS "{other}" CASCADE')
 
 
+@pytest.mark.slow
 def test_there_and_back(
     old: PostgresSaver, bring: Any, admin: Admin, dsn: str, schema: str, old_schema: str, connection: Any
 ) -> None:

@@ -193,6 +193,7 @@ def test_a_schema_without_a_store_is_refused(admin: Admin, dsn: str, schema: str
         admin.import_langgraph_memory(dsn, source_schema=schema)
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 def test_embeddings_are_taken_over_without_asking_the_model(
     admin: Admin,
@@ -230,6 +231,7 @@ def test_embeddings_are_taken_over_without_asking_the_model(
         connection.execute(f'DROP SCHEMA IF EXISTS "{other}" CASCADE'.encode())
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 def test_embeddings_of_which_model_has_to_be_said_where_several_fit(
     admin: Admin, dsn: str, schema: str, old_schema: str, with_vectors: tuple[PostgresStore, PGMemoryStore]
@@ -251,6 +253,7 @@ def test_embeddings_of_which_model_has_to_be_said_where_several_fit(
             admin.export_langgraph_memory(dsn, target_schema=old_schema, index="wide")
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 def test_what_is_imported_during_a_reindex_is_embedded_by_the_next(
     admin: Admin,
@@ -295,6 +298,7 @@ def test_items_that_change_meanwhile_are_taken_again(
     assert same_items(theirs, ours) == 61
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["import", "export"])
 def test_a_program_that_writes_faster_than_is_copied_does_not_keep_a_transfer_from_ending(
     admin: Admin,
@@ -350,6 +354,7 @@ def _write_on(dsn: str, schema: str, stop: Any, begun: Any) -> None:
             begun.set()
 
 
+@pytest.mark.slow
 def test_a_program_may_write_beside_the_import(
     admin: Admin, dsn: str, old_schema: str, theirs: PostgresStore, ours: PGMemoryStore
 ) -> None:
@@ -381,6 +386,7 @@ def _import_and_die(dsn: str, schema: str, old_schema: str) -> None:
         admin.import_langgraph_memory(dsn, source_schema=old_schema, progress=die)
 
 
+@pytest.mark.slow
 def test_an_import_that_was_killed_goes_on(
     admin: Admin, dsn: str, schema: str, old_schema: str, theirs: PostgresStore, ours: PGMemoryStore
 ) -> None:

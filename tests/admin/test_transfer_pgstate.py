@@ -25,6 +25,7 @@ from langgraph_pgstate.errors import ConflictError
 from langgraph_pgstate.schema.queries import queries
 
 
+@pytest.mark.slow
 def test_times_and_columns_are_those_of_the_checkpoint(
     old: PostgresSaver, bring: Any, connection: psycopg.Connection, schema: str
 ) -> None:
@@ -42,6 +43,7 @@ def test_times_and_columns_are_those_of_the_checkpoint(
     assert thread == ("u1", min(row[1] for row in rows), max(row[1] for row in rows))
 
 
+@pytest.mark.slow
 def test_storage_is_linear(
     old: PostgresSaver, saver: PGStateSaver, bring: Any, connection: psycopg.Connection, schema: str
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_portion_is_refused_when_its_parent_went(saver: PGStateSaver, dsn: str
             database.run_once(build_on, lambda: None)
 
 
+@pytest.mark.slow
 def test_what_is_brought_over_moves_the_time_along_at_which_its_thread_expires(
     old: PostgresSaver, saver: PGStateSaver, dsn: str, schema: str, bring: Any
 ) -> None:

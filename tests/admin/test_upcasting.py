@@ -74,6 +74,7 @@ def test_a_dry_run_tells_what_would_change(open_saver: Open, admin: Admin, conne
     assert admin.upcast(3, STEPS, thread_ids=["a"], dry_run=True).outdated == 3
 
 
+@pytest.mark.slow
 def test_the_job_brings_everything_up(open_saver: Open, admin: Admin, connection: Any, schema: str) -> None:
     fill(open_saver())
     lazy = open_saver(3, STEPS)

@@ -122,16 +122,19 @@ SQL = re.compile(
 
 def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every string a module holds, f-strings in one piece, but no docstrings."""
-    docstrings = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
+    docstrings = set()
+    # A function comes before what is in it.
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and id(node) not in docstrings:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if node.body and isinstance(node.body[0], ast.Expr):
+                docstrings.add(id(node.body[0].value))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and id(node) not in docstrings:
             yield node.lineno, node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+
+
+def name_of(tree: ast.AST) -> str | None:
+    """The name that an expression is."""
+    return tree.id if isinstance(tree, ast.Name) else None
 
 
 def imported(tree: ast.AST) -> set[str]:
@@ -182,7 +185,7 @@ def private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
             names = [node.attr] if node.attr not in own else []
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("__pregel_"):
             yield node.value
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"getattr", "setattr", "attrgetter"}:
+        elif isinstance(node, ast.Call) and name_of(node.func) in {"getattr", "setattr", "attrgetter"}:
             given = (each.value for each in node.args if isinstance(each, ast.Constant))
             names = [each for each in given if isinstance(each, str) and each not in own]
         yield from (name for name in names if re.match("_(?!_)", name))
@@ -190,9 +193,11 @@ def private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
 
 def names_assigned(tree: ast.AST) -> set[str]:
     """Names of all attributes, functions, variables and modules that a module defines."""
-    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    found = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and name_of(node.value) == "self":
             found.add(node.attr)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
@@ -883,7 +888,7 @@ def test_no_wait_hides_a_cancellation() -> None:
 def test_a_reading_names_a_statement_that_there_is() -> None:
     makers = {"Read", "read_all", "read_page"}
     calls = [node for tree in MODULES.values() for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
-    named = [call.args[0] for call in calls if ast.unparse(call.func) in makers]
+    named = [call.args[0] for call in calls if name_of(call.func) in makers]
     found = {one.value for name in named for one in ast.walk(name) if isinstance(one, ast.Constant)}
     assert len(found) > 5
     assert {name for name in found if isinstance(name, str)} <= queries("pgstate").all.keys()

@@ -56,7 +56,9 @@ def strangers(tree: ast.AST) -> Iterator[str]:
     own = defined_in(tree)
     arguments = foreign_arguments(tree, own)
 
-    def visit(node: ast.AST, foreign: set[str]) -> Iterator[str]:
+    waiting: list[tuple[ast.AST, set[str]]] = [(tree, set())]
+    while waiting:
+        node, foreign = waiting.pop()
         if isinstance(node, Function):
             foreign = foreign | arguments[id(node)]
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("langgraph_pgstate"):
@@ -71,10 +73,7 @@ def strangers(tree: ast.AST) -> Iterator[str]:
                     pass
                 case _:
                     yield ast.unparse(node)
-        for child in ast.iter_child_nodes(node):
-            yield from visit(child, foreign)
-
-    yield from visit(tree, set())
+        waiting += ((child, foreign) for child in ast.iter_child_nodes(node))
 
 
 def test_no_module_uses_private_names_of_another() -> None:

@@ -139,6 +139,7 @@ def test_pages_follow_one_another_without_gap(count: int, saver: PGStateSaver) -
     assert ids(saver.list(config_of(), limit=count - 1)) == expected[:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["thread", "everywhere", "run"])
 def test_pages_follow_one_another_over_equal_ids(scope: str, saver: PGStateSaver) -> None:
     """One checkpoint id may occur in many namespaces and threads; each is found once, in a fixed order."""
@@ -187,6 +188,7 @@ def test_a_config_with_an_id_lists_that_checkpoint(saver: PGStateSaver) -> None:
     assert [exact_tuple(item) for item in found] == [exact_tuple(saver.get_tuple(configs[1]))]
 
 
+@pytest.mark.slow
 def test_a_listed_checkpoint_is_the_one_get_returns(saver: PGStateSaver) -> None:
     """With state, lists, writes and parent, over several pages."""
     config = config_of()
@@ -229,6 +231,7 @@ def single() -> PoolSettings:
     return PoolSettings(min_size=1, max_size=1, timeout=30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", [False, True], ids=["connection", "pool-of-one"])
 def test_calls_inside_a_listing_are_answered(pool: bool, dsn: str, schema: str, saver: PGStateSaver) -> None:
     """While the caller works on an item, the only connection is free for it."""

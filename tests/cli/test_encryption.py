@@ -18,6 +18,7 @@ from langgraph_pgstate.cli.app import app
 TENANTS = ("acme", "globex", "initech")
 
 
+@pytest.mark.slow
 def test_all_tenants_are_served_in_turn(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose keys cannot be used is named, and the others go on."""
     old, new, lost = (LocalMasterKey(bytes([number]) * 32) for number in (1, 2, 3))

@@ -80,6 +80,7 @@ def test_without_an_endpoint_nothing_is_done() -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_a_follower_exports_until_sigterm(
     dsn: str, schema: str, collector: Collector, connection: psycopg.Connection, tmp_path: Path

@@ -194,6 +194,7 @@ def test_every_command_is_looked_at() -> None:
     }
 
 
+@pytest.mark.slow
 def test_nothing_is_wider_than_the_terminal(dsn: str, schema_of_all: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output.console.made, "_width", WIDTH)
     monkeypatch.setattr(output.console.made, "_force_terminal", True)
@@ -204,6 +205,7 @@ def test_nothing_is_wider_than_the_terminal(dsn: str, schema_of_all: str, monkey
             assert WAITING in shown
 
 
+@pytest.mark.slow
 def test_every_command_prints_json(dsn: str, schema_of_all: str) -> None:
     shown = printed(dsn, schema_of_all, "--json")
     for name, text in shown.items():
@@ -215,6 +217,7 @@ def test_every_command_prints_json(dsn: str, schema_of_all: str) -> None:
     assert json.loads(shown["settle"])["status"] == "success"
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_all_of_it(dsn: str, schema_of_all: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output.console.made, "_width", WIDTH)
     shown = printed(dsn, schema_of_all)

@@ -105,6 +105,7 @@ def work(dsn: str, schema: str, directory: Path, *arguments: str) -> str:
     return log
 
 
+@pytest.mark.slow
 def test_runs_are_enqueued_listed_run_and_cancelled(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
     assert "no queued runs" in run("runs", "--queued")
     enqueued = json.loads(run("--json", "enqueue", "agent", '{"said": "hi"}', "--thread", "t"))
@@ -140,6 +141,7 @@ def test_join_says_that_no_worker_accepts_the_run_for_which_it_waits(
     assert [json.loads(line)["event"] for line in output.splitlines()] == ["end"]
 
 
+@pytest.mark.slow
 def test_an_answer_is_taken_up_by_a_worker(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
     (tmp_path / "langgraph.json").write_text('{"graphs": {"shop": "./agent.py:graph"}}')
     run("enqueue", "shop", '{"said": "ask"}', "--thread", "t")
@@ -162,6 +164,7 @@ def test_a_worker_runs_graphs_that_have_the_ledger_of_the_server(
         assert [one.status for one in state.tools.list("t")] == ["success"]
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 def test_a_worker_gives_its_graphs_the_long_term_memory(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
     with psycopg.connect(dsn) as connection:
@@ -189,6 +192,7 @@ def test_a_worker_gives_its_graphs_the_long_term_memory(run: Any, dsn: str, sche
     assert (item.key, item.value) == ("k", {"text": "tea"})
 
 
+@pytest.mark.slow
 def test_dead_letters_are_listed_retried_and_discarded(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
     assert "no dead letters" in run("dead-letters")
     run("enqueue", "agent", '{"said": "fail"}', "--thread", "t")
@@ -209,6 +213,7 @@ def test_dead_letters_are_listed_retried_and_discarded(run: Any, dsn: str, schem
     assert "no dead letters" in run("dead-letters")
 
 
+@pytest.mark.slow
 def test_a_worker_drains_and_is_forced_by_signals(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
     run("enqueue", "agent", '{"said": "hang"}', "--thread", "t")
     with start(dsn, schema, tmp_path, "agent.py:graph") as process:
@@ -225,6 +230,7 @@ def test_a_worker_drains_and_is_forced_by_signals(run: Any, dsn: str, schema: st
     assert "success" in run("runs", "--thread", "t")
 
 
+@pytest.mark.slow
 def test_a_worker_serves_metrics(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
     run("enqueue", "agent", '{"said": "hang"}', "--thread", "t")
     with start(dsn, schema, tmp_path, "agent.py:graph", "--metrics-port", "0") as process:
@@ -270,6 +276,7 @@ def asked(run: Any, dsn: str, schema: str, tmp_path: Path) -> Any:
         yield graph
 
 
+@pytest.mark.slow
 def test_printed_commands_can_be_pasted_for_any_id(run: Any, asked: Any, dsn: str, schema: str) -> None:
     """Also for forks and copies: a shell splits them as they are meant, and an id with a dash is no option."""
     with PGState.open(dsn, schema=schema) as state:
@@ -295,6 +302,7 @@ def test_printed_commands_can_be_pasted_for_any_id(run: Any, asked: Any, dsn: st
             assert state.runs.queued(thread_id=thread).items, printed[0]
 
 
+@pytest.mark.slow
 def test_an_answered_thread_goes_on_by_the_command_that_show_prints(
     run: Any, asked: Any, dsn: str, schema: str, tmp_path: Path
 ) -> None:
@@ -325,6 +333,7 @@ def test_an_answered_thread_goes_on_by_the_command_that_show_prints(
     assert "is not interrupted: its status is idle" in run("resume", "my thread", code=1)
 
 
+@pytest.mark.slow
 def test_an_answer_whose_run_was_cancelled_goes_on(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
     run("enqueue", "agent", '{"said": "ask"}', "--thread", "t")
     work(dsn, schema, tmp_path, "agent.py:graph")
@@ -337,6 +346,7 @@ def test_an_answer_whose_run_was_cancelled_goes_on(run: Any, dsn: str, schema: s
     assert json.loads(run("--json", "runs", "--thread", "t").splitlines()[0])["run_id"] == enqueued["run_id"]
 
 
+@pytest.mark.slow
 def test_whoever_waits_is_told_that_no_worker_is_there(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
     options = ("--dsn", dsn, "--schema", schema)
     with Forked(*options, "enqueue", "agent", '{"said": "hi"}', "--thread", "t", "--wait", cwd=tmp_path) as process:

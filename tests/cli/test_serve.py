@@ -91,6 +91,7 @@ async def test_a_run_goes_on_elsewhere_after_sigterm_and_its_stream_is_whole(pla
     assert second.stop(signal.SIGINT) == 0
 
 
+@pytest.mark.slow
 async def test_a_second_signal_waits_for_nothing(dsn: str, schema: str) -> None:
     place = ("--dsn", dsn, "--schema", schema, "serve", "--port", "0")
     with Forked(*place, "stuck=support/http.py:stuck", cwd=TESTS) as served:
@@ -105,6 +106,7 @@ async def test_a_second_signal_waits_for_nothing(dsn: str, schema: str) -> None:
         assert served.wait(GUARD_SECONDS / 2) == 130
 
 
+@pytest.mark.slow
 async def test_a_client_that_reads_nothing_keeps_no_server_that_stops(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

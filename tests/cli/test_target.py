@@ -17,6 +17,7 @@ from langgraph_pgstate.schema.queries import migrations
 pytestmark = pytest.mark.smoke
 
 
+@pytest.mark.slow
 def test_an_unreachable_server_is_one_line() -> None:
     result = pgstate("--dsn", "postgresql://nobody@127.0.0.1:1/nothing", "status")
     assert result.returncode == 1
@@ -59,6 +60,7 @@ def test_a_malformed_dsn_is_not_shown() -> None:
     assert "se%cret" not in words(result)
 
 
+@pytest.mark.slow
 def test_the_option_wins_over_the_environment(
     dsn: str, schema: str, saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

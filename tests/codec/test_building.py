@@ -443,6 +443,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(300), derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -53,6 +53,7 @@ def test_a_message_is_decoded_as_the_serializer_decodes_it(message: BaseMessage)
     assert parts_of(CODEC.loads("msgpack", data, "here")) == parts_of(SLOW.loads_typed(("msgpack", data)))
 
 
+@pytest.mark.slow
 @QUICK
 @given(any_message(), st.lists(any_message(), max_size=2))
 def test_messages_marked_as_plain_are_decoded_as_the_serializer_decodes_them(

@@ -292,6 +292,7 @@ def test_marks_are_fingerprints_whatever_came_before(
             assert len(marks.blocks) <= len(live) // 3
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.lists(any_message(), min_size=1, max_size=5))
 def test_equal_bytes_mean_equal_fingerprints(elements: list[BaseMessage]) -> None:

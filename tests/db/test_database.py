@@ -111,6 +111,7 @@ async def test_a_graph_finishes_although_every_backend_is_terminated_in_the_midd
         assert [len(values.get("items", [])) for values in found] == [0, *range(11)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api", "pool"), crossed(APIS, [4, False]))
 async def test_nothing_acknowledged_is_lost_in_a_storm_of_terminations(
     api: type, pool: int | bool, dsn: str, schema: str, connection: psycopg.Connection
@@ -183,6 +184,7 @@ async def test_the_saver_never_closes_what_the_caller_owns(api: type, dsn: str, 
         assert not pool.closed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api", "pool"), crossed(APIS, [3, False]))
 async def test_after_a_restart_of_the_server_the_next_call_succeeds(
     api: type, pool: int | bool, server: Restartable
@@ -197,6 +199,7 @@ async def test_after_a_restart_of_the_server_the_next_call_succeeds(
         assert [item.config async for item in saver.alist(config_of("t"))] == configs[::-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api", "mode"), crossed(APIS, ["fast", "immediate"]))
 async def test_a_call_that_meets_an_outage_ends_when_the_server_is_back(
     api: type, mode: str, server: Restartable
@@ -212,6 +215,7 @@ async def test_a_call_that_meets_an_outage_ends_when_the_server_is_back(
         assert [item.config async for item in saver.alist(config_of("t"))] == configs[::-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_graph_meets_a_restart_in_the_middle(api: type, server: Restartable) -> None:
     """It finishes, or fails with `UnavailableError` and goes on from its last checkpoint when it is invoked again."""

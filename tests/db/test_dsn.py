@@ -114,6 +114,7 @@ async def enter(opened: Any) -> None:
         return
 
 
+@pytest.mark.slow
 def test_a_password_is_in_no_log_while_it_is_used(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with (

@@ -66,6 +66,7 @@ def test_what_a_database_cannot_store_is_refused_by_name_and_hinders_no_other_th
         assert looking.execute("SELECT count(*) FROM pgstate.journal").fetchone() == (0,)
 
 
+@pytest.mark.slow
 def test_a_run_whose_error_the_database_cannot_store_ends_once_and_no_lease_waits_for_a_refused_one(
     database: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -37,6 +37,7 @@ def interrupts() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3])
 def test_an_interrupted_wait_loses_no_connection(size: int, dsn: str, schema: str, interrupts: None) -> None:
     """Connections that come back are not given to clients that have left."""
@@ -61,6 +62,7 @@ def test_an_interrupted_wait_loses_no_connection(size: int, dsn: str, schema: st
         assert saver.get_tuple(config_of("t")) is None
 
 
+@pytest.mark.slow
 def test_a_wait_in_the_main_thread_ends_as_in_any_other(dsn: str, schema: str) -> None:
     with PGStateSaver.from_conn_string(
         dsn, schema=schema, pool=PoolSettings(min_size=1, max_size=1, timeout=2)

@@ -40,6 +40,7 @@ def arrives(connection: psycopg.Connection, heard: threading.Event) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_notification_is_heard_also_after_the_connection_was_lost(
     connection: psycopg.Connection, heard: threading.Event
 ) -> None:
@@ -72,6 +73,7 @@ def test_other_channels_are_not_heard(connection: psycopg.Connection, heard: thr
     assert not heard.wait(0.2)
 
 
+@pytest.mark.slow
 def test_nothing_is_heard_after_the_end(dsn: str, connection: psycopg.Connection) -> None:
     event = threading.Event()
     listener = Listener(dsn, CHANNEL, lambda payload: event.set())

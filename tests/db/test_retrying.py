@@ -370,6 +370,7 @@ async def test_an_outage_is_one_line_of_the_log(api: type, gate: Gate, caplog: p
     assert line.getMessage().startswith("no connection to PostgreSQL, trying again: ")
 
 
+@pytest.mark.slow
 async def test_what_pools_of_the_caller_log_is_left_alone(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     with ConnectionPool(gate.dsn, min_size=1, max_size=1, open=True) as pool:
         database = Database(pool, schema="pgstate")

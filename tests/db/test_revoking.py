@@ -77,6 +77,7 @@ async def test_a_statement_that_takes_too_long_is_cancelled(bench: Bench, connec
     assert state_of(connection, schema)[1] == [("7",)]
 
 
+@pytest.mark.slow
 async def test_a_tool_that_goes_on_has_lost_its_connection(bench: Bench, connection: psycopg.Connection) -> None:
     schema = bench.saver.schema
     slow = Slow(bench)

@@ -50,6 +50,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[PGStateError], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "kind", "pool"),
     crossed([*WRONG], [PGState, AsyncPGState, AsyncPGStateSaver, PGStateSaver], [PoolSettings(timeout=0.1), False]),

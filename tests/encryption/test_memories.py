@@ -267,6 +267,7 @@ def test_plain_memories_become_encrypted(search: Any, dsn: str, schema: str, con
     assert rows == [(2 if search else 0,)]
 
 
+@pytest.mark.slow
 def test_memories_are_rotated(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     encryption = Encryption(MASTER, scope="user", searchable=["city"], cache_for=timedelta(seconds=1))
     with PGState.open(dsn, schema=schema, encryption=encryption) as state:

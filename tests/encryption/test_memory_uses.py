@@ -66,6 +66,7 @@ def with_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSTATE_ENCRYPTION_SEARCH", "words")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("with_key")
 def test_commands_show_and_forget_encrypted_memories(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*arguments: str) -> list[Any]:
@@ -150,6 +151,7 @@ def walled(dsn: str) -> Iterator[Walled]:
         yield made
 
 
+@pytest.mark.slow
 def test_equal_words_of_two_tenants_have_different_digests(walled: Walled) -> None:
     """Guard: who reads the tables would see which tenants store the same words."""
     encryption = Encryption(MASTER, search="words", searchable=["city"])

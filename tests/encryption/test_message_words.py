@@ -69,6 +69,7 @@ def test_messages_are_found_by_words(dsn: str, schema: str, connection: psycopg.
         plain.messages.search(rows.split(" ")[1].strip("',)("))
 
 
+@pytest.mark.slow
 def test_words_stay_when_keys_are_rotated(dsn: str, schema: str) -> None:
     with opened(dsn, schema, cache_for=timedelta(seconds=1)) as state:
         say(state, "t", TEXTS)

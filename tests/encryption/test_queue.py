@@ -165,6 +165,7 @@ def test_a_life_of_runs(
     assert planted(connection, schema) == set()
 
 
+@pytest.mark.slow
 def test_what_is_plain_or_under_old_keys_is_encrypted_again(
     opened: Any, dsn: str, schema: str, connection: psycopg.Connection, receiver: Receiver
 ) -> None:

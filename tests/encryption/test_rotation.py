@@ -73,6 +73,7 @@ def check(dsn: str, schema: str, encryption: Encryption) -> None:
         assert admin.check(deep=True).problems == []
 
 
+@pytest.mark.slow
 def test_data_keys_are_rotated(dsn: str, schema: str) -> None:
     """All that older keys encrypt is encrypted under newer ones, which are retired then; nothing else changes."""
     encryption = Encryption(MASTER, scope="user", cache_for=SHORT)
@@ -93,6 +94,7 @@ def test_data_keys_are_rotated(dsn: str, schema: str) -> None:
     check(dsn, schema, encryption)
 
 
+@pytest.mark.slow
 def test_one_scope_is_rotated_alone(dsn: str, schema: str) -> None:
     encryption = Encryption(MASTER, scope="user", cache_for=SHORT)
     with PGStateSaver.from_conn_string(dsn, schema=schema, encryption=encryption) as saver:
@@ -124,6 +126,7 @@ def work(dsn: str, schema: str, ends: Any, steps: Any) -> None:
                 return
 
 
+@pytest.mark.slow
 def test_a_rotation_is_killed_and_resumed_beside_an_application(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +181,7 @@ def test_old_keys_are_kept_while_other_processes_may_use_them(dsn: str, schema: 
         assert saver.get_tuple(config_of("t5")) is not None
 
 
+@pytest.mark.slow
 def test_a_damaged_value_keeps_its_key(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     """It stops nothing else, and is named."""
     encryption = Encryption(MASTER, cache_for=SHORT)
@@ -260,6 +264,7 @@ def test_a_new_master_wraps_keys_beside_the_application(dsn: str, schema: str) -
     assert read_all(dsn, schema, Encryption(NEWER, scope="thread"), 12) == before
 
 
+@pytest.mark.slow
 def test_the_command(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSTATE_TEST_KEY", "00" * 32)
     monkeypatch.setenv("PGSTATE_ENCRYPTION_KEYS", "env:PGSTATE_TEST_KEY")

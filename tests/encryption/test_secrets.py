@@ -175,6 +175,7 @@ def lived(server: Restartable) -> Iterator[Any]:
             connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))
 
 
+@pytest.mark.slow
 def test_no_table_index_log_or_dump_has_a_secret(lived: Any, server: Restartable) -> None:
     """WAL, tables and indexes are searched as files; of the dump what pg_dump writes."""
     directory = lived("hidden", encryption=Encryption(MASTER, scope="user", search="words"))
@@ -189,6 +190,7 @@ def test_no_table_index_log_or_dump_has_a_secret(lived: Any, server: Restartable
         assert planted_in(dump.stdout) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("was_plain", [False, True])
 def test_a_record_is_encrypted_again(was_plain: bool, dsn: str, schema: str) -> None:
     """Under new data keys, and what was stored in plain text: everything is read as before."""
@@ -207,6 +209,7 @@ def test_a_record_is_encrypted_again(was_plain: bool, dsn: str, schema: str) -> 
         check_read(state)
 
 
+@pytest.mark.slow
 def test_the_search_finds_what_is_not_encrypted(lived: Any, server: Restartable) -> None:
     """The test above rests on it: in plain text, nearly all of them are found in the tables."""
     lived("shown")

@@ -44,6 +44,7 @@ def test_a_key_is_wrapped_and_bound_to_its_context(kms: Service) -> None:
             master.unwrap(given, context)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mood", ["denied", "disabled", "throttled", "broken", "slow"])
 def test_refusals_say_whether_they_pass(mood: str, kms: Service) -> None:
     """Guard: what a person has to change is not retried, and is not passed over."""
@@ -64,6 +65,7 @@ async def put(saver: Any, thread_id: str, user: str = "anna", step: int = 0) -> 
     return await saver.aput(*put_arguments(config, step))
 
 
+@pytest.mark.slow
 async def test_the_service_is_asked_once_and_may_then_be_gone(kms: Service, dsn: str, schema: str) -> None:
     """100 tasks at once ask it once for a key; what is cached goes on when it is dead; a new key fails closed."""
     encryption = Encryption(kms.master(), scope="user")

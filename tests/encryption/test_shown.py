@@ -91,6 +91,7 @@ def provoke(state: PGState, connection: psycopg.Connection, schema: str, is_encr
             yield f"{name}: {type(error).__name__}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_encrypted", [True, False])
 def test_nothing_that_is_shown_has_a_secret(
     is_encrypted: bool, server: Restartable, caplog: pytest.LogCaptureFixture, tmp_path: Any

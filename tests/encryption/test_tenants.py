@@ -56,6 +56,7 @@ def test_a_data_key_serves_its_tenant_alone(claims: bool, walled: Walled) -> Non
         assert state.for_tenant(hers).saver.get_tuple(config) is not None
 
 
+@pytest.mark.slow
 def test_keys_from_before_a_move_are_bound_when_they_are_wrapped_again(walled: Walled) -> None:
     schema = f"{walled.schema}_moved"
     made = Walled(schema, walled.owner, walled.app, walled.operator, walled.server)

@@ -104,6 +104,7 @@ async def test_what_was_erased_of_an_execution_can_be_read(
         ledger.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", LEDGERS)
 @pytest.mark.parametrize("size", [1, 2])
 async def test_a_data_key_that_expires_during_a_transactional_tool(

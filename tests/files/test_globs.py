@@ -32,6 +32,7 @@ def selected(connection: psycopg.Connection, pattern: str, paths: list[str], dir
     return [path.removeprefix(directory) for (path,) in found]
 
 
+@pytest.mark.slow
 def test_a_pattern_matches_as_deepagents_does(dsn: str) -> None:
     utils: Any = pytest.importorskip("deepagents.backends.utils")
     seen = {"plain": 0, "other": 0}

@@ -46,6 +46,7 @@ def many(dsn: str, schema: str) -> Iterator[Files]:
         yield state.files
 
 
+@pytest.mark.slow
 def test_a_list_reads_only_what_it_returns(many: Files, schema: str, connection: psycopg.Connection) -> None:
     key = {"namespace": [*ADA]}
     calls: dict[str, dict[str, Any]] = {
@@ -80,6 +81,7 @@ def test_a_list_reads_only_what_it_returns(many: Files, schema: str, connection:
             assert read <= 250, (name, generic, read)
 
 
+@pytest.mark.slow
 def test_an_index_of_trigrams_serves_searches(
     many: Files, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

@@ -39,6 +39,7 @@ async def server(dsn: str, schema: str) -> AsyncIterator[AgentServer]:
         yield server
 
 
+@pytest.mark.slow
 async def test_a_caller_sees_and_changes_what_belongs_to_the_caller(server: AgentServer, record: Record) -> None:
     state = state_of(server)
     for owner in ("eve", "bob"):

@@ -83,6 +83,7 @@ async def test_one_of_two_persons_runs_on(two: Two) -> None:
     assert len(await runs_of(state, "t")) == 1
 
 
+@pytest.mark.slow
 async def test_a_page_that_is_old_neither_runs_on_nor_replays(dsn: str, schema: str) -> None:
     async with persons(dsn, schema, worker=True) as (state, eve, adam):
         ids = await travel(state)
@@ -111,6 +112,7 @@ async def test_a_page_that_is_old_neither_runs_on_nor_replays(dsn: str, schema: 
         assert after.head_checkpoint_id == before.head_checkpoint_id
 
 
+@pytest.mark.slow
 async def test_a_queued_run_that_goes_on_by_itself_is_not_run_on(two: Two) -> None:
     state, eve, _ = two
     await travel(state, "plain")

@@ -253,6 +253,7 @@ def test_messages_that_two_have_added_are_both_kept_unless_they_are_one(added: d
     assert [one["content"] for one in same_text[len(TALK) :]] == ["Hurry."]
 
 
+@pytest.mark.slow
 @given(states, states, states)
 def test_a_change_is_made_on_top_of_any_state(
     before: dict[str, Any], after: dict[str, Any], theirs: dict[str, Any]

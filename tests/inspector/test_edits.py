@@ -37,6 +37,7 @@ def without_parts(form: dict[str, str], channel: str) -> dict[str, str]:
     return {name: text for name, text in form.items() if f'["{channel}",' not in name}
 
 
+@pytest.mark.slow
 async def test_an_edit_changes_the_state_and_runs_on(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema, worker=True) as (server, visitor):
         state = state_of(server)

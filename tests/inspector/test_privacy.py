@@ -11,6 +11,7 @@ from langgraph_pgstate.keep import Privacy
 from langgraph_pgstate.server import create_app
 
 
+@pytest.mark.slow
 async def test_it_is_shown_what_would_go_before_it_goes(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema) as (server, visitor):
         state = state_of(server)
@@ -43,6 +44,7 @@ async def test_it_is_shown_what_would_go_before_it_goes(dsn: str, schema: str) -
         assert (await visitor.act("/privacy/erase", thread="none", rows="1")).status_code == 404
 
 
+@pytest.mark.slow
 async def test_the_second_person_of_an_erasure_is_told_who_was_first(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema) as (server, eve), visiting(server) as adam:
         state = state_of(server)

@@ -37,6 +37,7 @@ async def stored(visitor: Visitor, **fields: str) -> Any:
     return await visitor.act("/retention", **fields_of(asked.text, "/retention"), sure="1")
 
 
+@pytest.mark.slow
 async def test_a_policy_is_made_counted_changed_and_deleted(
     place: Place, dsn: str, schema: str, tmp_path: Path
 ) -> None:

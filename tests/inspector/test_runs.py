@@ -185,6 +185,7 @@ async def test_a_run_that_is_interrupted_shows_what_it_waits_for(place: Place, r
     assert 'href="/ui/threads/t?at=c2"' in html
 
 
+@pytest.mark.slow
 async def test_an_answered_run_tells_who_answered_and_which_run_went_on(place: Place, record: Record) -> None:
     _, visitor = place
     record.thread("t")
@@ -227,6 +228,7 @@ async def test_a_run_that_waits_for_a_decision_shows_the_calls(place: Place, rec
     assert '<a class="button primary" href="/ui/interrupts?thread=t&amp;id=i"' in card
 
 
+@pytest.mark.slow
 async def test_a_run_of_many_spans_is_shown_a_window_at_a_time(place: Place, record: Record) -> None:
     _, visitor = place
     record.thread("t")

@@ -359,6 +359,7 @@ async def test_types_of_the_application_are_not_built(place: Place) -> None:
     assert data["values"]["secret"]["parts"] == {"text": "stored"}
 
 
+@pytest.mark.slow
 async def test_long_threads_are_shown_around_a_checkpoint(place: Place) -> None:
     from support import put_arguments
 

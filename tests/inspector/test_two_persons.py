@@ -63,6 +63,7 @@ async def test_one_of_two_persons_does_it(two: Two, name: str, way: str) -> None
         assert {one.payload["by"] for one in events} == {persons[first][1], *case.by}
 
 
+@pytest.mark.slow
 async def test_the_sessions_of_two_users_are_two_persons(dsn: str, schema: str) -> None:
     auth = Auth()
 

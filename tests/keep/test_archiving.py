@@ -67,6 +67,7 @@ def test_every_table_with_rows_of_threads_is_archived_or_says_why_not(
     }
 
 
+@pytest.mark.slow
 def test_it_comes_back_as_it_was(state: PGState, dsn: str, schema: str, url: str) -> None:
     graph = make_rich_thread(state, "t")
     other = make_rich_thread(state, "other")
@@ -96,6 +97,7 @@ def test_it_comes_back_as_it_was(state: PGState, dsn: str, schema: str, url: str
     assert len(bookings) == calls
 
 
+@pytest.mark.slow
 def test_a_stub_is_found_and_says_what_it_is(state: PGState, url: str) -> None:
     graph = make_rich_thread(state, "t")
     state.archive.put(["t"], to=url, idle_for=NOW)
@@ -140,6 +142,7 @@ def test_a_stub_is_found_and_says_what_it_is(state: PGState, url: str) -> None:
     assert answer(graph, "t")["messages"][-1].content == "Yes."
 
 
+@pytest.mark.slow
 def test_what_is_held_is_refused_by_name(state: PGState, dsn: str, schema: str, url: str) -> None:
     for name in ("t", "u"):
         make_rich_thread(state, name)
@@ -158,6 +161,7 @@ def test_what_is_held_is_refused_by_name(state: PGState, dsn: str, schema: str, 
         state.archive.put(["v"], to=url)
 
 
+@pytest.mark.slow
 def test_what_is_in_use_stays_and_says_why(state: PGState, dsn: str, schema: str, url: str) -> None:
     graph = agent(state)
     for name in ("active", "leased", "queued", "scheduled", "exported"):
@@ -202,6 +206,7 @@ def arrivals() -> dict[str, Callable[[PGState, Any], Any]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", arrivals())
 def test_what_arrives_after_the_copy_keeps_the_thread(
     name: str, state: PGState, dsn: str, schema: str, url: str, monkeypatch: pytest.MonkeyPatch
@@ -362,6 +367,7 @@ class Damaged:
         return bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".pack", ".json"])
 @pytest.mark.parametrize("position", [0, 1000, -1])
 def test_a_flipped_bit_is_found_before_anything_is_deleted(
@@ -406,6 +412,7 @@ class Undeletable(Damaged):
         raise ArchiveUnavailableError(f"{self.url}/{name}", "cannot be reached: access is denied")
 
 
+@pytest.mark.slow
 def test_a_place_that_cannot_delete_is_refused_before_anything_is_stored(
     state: PGState, dsn: str, schema: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,6 +456,7 @@ async def test_a_cancelled_probe_leaves_nothing(
     assert ask(dsn, f"SELECT count(*) FROM {schema}.archives") == [(0,)]
 
 
+@pytest.mark.slow
 def test_a_dry_run_counts_and_writes_nothing(state: PGState, dsn: str, schema: str, url: str) -> None:
     for name in ("t", "u", "held"):
         make_rich_thread(state, name)

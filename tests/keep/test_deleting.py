@@ -49,6 +49,7 @@ def threads_in(folder: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_it_is_gone_and_the_others_are_as_they_were(state: PGState, dsn: str, schema: str, folder: Path) -> None:
     graph = None
     for name in ("t-one", "t-two", "t-three"):
@@ -77,6 +78,7 @@ def test_it_is_gone_and_the_others_are_as_they_were(state: PGState, dsn: str, sc
             assert connection.execute(f'SELECT count(*) FROM "{schema}".{table}'.encode()).fetchone() == (0,)
 
 
+@pytest.mark.slow
 def test_what_is_held_stays(state: PGState, folder: Path) -> None:
     for name in ("t-one", "t-two"):
         make_rich_thread(state, name)
@@ -88,6 +90,7 @@ def test_what_is_held_stays(state: PGState, folder: Path) -> None:
     assert state.archive.check(["t-one", "t-two"]).threads == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["claim_archive", "begin_deletion", "delete_objects", "end_archive"])
 def test_a_hold_is_placed_before_the_objects_are_deleted_or_refused(
     step: str, state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,6 +171,7 @@ def test_a_damaged_archive_with_other_threads_stays(state: PGState, folder: Path
     assert state.archive.delete(["t-one"]).threads == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["archive", "*.pack", "*.json"])
 def test_what_is_missing_does_not_count_as_deleted(name: str, state: PGState, folder: Path) -> None:
     """A folder may not be mounted. The stubs of the others still name the archive."""
@@ -228,6 +232,7 @@ def test_an_archive_that_is_gone_for_good_is_forgotten(state: PGState, folder: P
             assert connection.execute(f'SELECT count(*) FROM "{schema}".{table}'.encode()).fetchone() == (0,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step", ["begin_rewriting", "store", "move_stubs", "begin_deletion", "delete_objects", "end_archive"]
 )
@@ -255,6 +260,7 @@ def test_a_call_that_was_stopped_is_gone_on_with(
     assert graph.get_state(config_of("t-two")).values["messages"]
 
 
+@pytest.mark.slow
 def test_a_call_that_was_stopped_is_ended_by_a_deletion_of_another_thread(
     state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +282,7 @@ def test_a_call_that_was_stopped_is_ended_by_a_deletion_of_another_thread(
     assert state.archive.delete(["t-one"]).threads == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deleted", ["t-one", "t-two"])
 def test_an_archive_that_is_deleted_before_its_threads_are_keeps_them(
     deleted: str, state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -302,6 +309,7 @@ def test_an_archive_that_is_deleted_before_its_threads_are_keeps_them(
     assert report.threads == 0
 
 
+@pytest.mark.slow
 def test_of_two_calls_on_one_archive_both_delete_their_thread(
     state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +338,7 @@ def test_of_two_calls_on_one_archive_both_delete_their_thread(
     assert states_of(graph, "t-three") == states
 
 
+@pytest.mark.slow
 def test_an_archive_that_is_written_again_has_nothing_that_was_deleted_meanwhile(
     state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +393,7 @@ async def test_a_cancelled_archive_leaves_no_object(
         assert rows_of(dsn, schema, "t-one") == before
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_of_an_archive_is_swept(
     state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

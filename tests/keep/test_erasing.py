@@ -121,6 +121,7 @@ def test_each_table_is_erased_or_excepted(connection: psycopg.Connection, schema
     assert {name for (name,) in with_threads} - erasing.BY_THREAD == of_none
 
 
+@pytest.mark.slow
 def test_a_user_is_erased_and_others_stay(state: PGState, ask: Ask, schema: str, dsn: str) -> None:
     said(state, "hers", "my secret garden", "evelyn")
     said(state, "his", "a public park", "bob")
@@ -157,6 +158,7 @@ def test_a_user_is_erased_and_others_stay(state: PGState, ask: Ask, schema: str,
     assert [one.receipt for one in state.privacy.receipts().items] == [done.receipt]
 
 
+@pytest.mark.slow
 def test_forks_and_copies_go_along_and_those_of_others_lose_what_they_inherited(
     state: PGState, ask: Ask, schema: str, dsn: str
 ) -> None:
@@ -182,6 +184,7 @@ def test_forks_and_copies_go_along_and_those_of_others_lose_what_they_inherited(
         assert admin.check(deep=True).problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_archived", [False, True])
 def test_heirs_are_found_whatever_was_pruned_or_deleted_since(
     state: PGState, ask: Ask, schema: str, tmp_path: Path, dsn: str, is_archived: bool
@@ -230,6 +233,7 @@ def test_a_thread_stays_until_its_heirs_can_be_redacted(state: PGState, ask: Ask
     assert "garden" not in whole(ask, schema)
 
 
+@pytest.mark.slow
 def test_forks_and_copies_of_threads_of_others_lose_what_a_user_said_in_them(
     state: PGState, ask: Ask, schema: str, tmp_path: Path
 ) -> None:
@@ -363,6 +367,7 @@ def test_what_a_thread_inherited_from_another_user_stays_hers(state: PGState) ->
     assert values(state, "hers") == []
 
 
+@pytest.mark.slow
 def test_a_message_is_redacted_in_all_that_holds_it(state: PGState, ask: Ask, schema: str, dsn: str) -> None:
     text = "the account is DE89 3704 0044"
     said(state, "t", "good morning", "evelyn", id="m0")
@@ -722,6 +727,7 @@ def test_bad_arguments_are_refused_before_anything(state: PGState) -> None:
     assert state.privacy.receipts().items == ()
 
 
+@pytest.mark.slow
 def test_archived_threads_are_erased_from_their_archives(
     state: PGState, ask: Ask, schema: str, tmp_path: Path, dsn: str
 ) -> None:
@@ -763,6 +769,7 @@ def packed(place: Path) -> bytes:
     return b"".join(found)
 
 
+@pytest.mark.slow
 def test_what_a_user_did_in_archived_threads_of_others_is_erased(
     state: PGState, ask: Ask, schema: str, tmp_path: Path
 ) -> None:
@@ -926,6 +933,7 @@ def test_an_archive_of_a_process_that_may_still_store_it_is_kept(
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what", [{"user_id": "evelyn"}, {"thread_id": "hers"}, {"thread_id": "hers", "message_id": "m1"}]
 )
@@ -977,6 +985,7 @@ def test_copies_of_a_deleted_fork_are_erased_by_a_thread_that_is_gone(state: PGS
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_message", [False, True])
 def test_a_redacted_thread_of_another_that_is_archived_again_meanwhile_stays(
     state: PGState, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_message: bool
@@ -1124,6 +1133,7 @@ def test_an_archive_that_cannot_be_opened_keeps_its_thread_only(
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["was deleted at", "already has rows"])
 def test_an_archived_thread_that_cannot_be_restored_is_kept(state: PGState, ask: Ask, tmp_path: Path, why: str) -> None:
     said(state, "away", "my secret garden", "evelyn")
@@ -1142,6 +1152,7 @@ def test_an_archived_thread_that_cannot_be_restored_is_kept(state: PGState, ask:
     assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
 
 
+@pytest.mark.slow
 def test_a_thread_is_named_once_among_the_kept(state: PGState, tmp_path: Path) -> None:
     said(state, "t", "my secret garden", "evelyn")
     for _ in range(2):
@@ -1152,6 +1163,7 @@ def test_a_thread_is_named_once_among_the_kept(state: PGState, tmp_path: Path) -
     assert [one.thread_id for one in state.privacy.erase(user_id="evelyn", key=KEY).kept] == ["t"]
 
 
+@pytest.mark.slow
 def test_only_rows_of_her_tenant_are_erased(dsn: str) -> None:
     with open_walled(dsn) as walled, walled.open(pool=2) as state:
         tenants = [state.for_tenant(name) for name in ("acme", "other")]

@@ -164,6 +164,7 @@ def told(lines: Any) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encryption", [None, Encryption(LocalMasterKey(bytes(range(32))), scope="user")])
 async def test_archived_threads_are_exported_as_those_in_the_database(
     dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Path, encryption: Encryption | None
@@ -208,6 +209,7 @@ def test_archives_are_exported_with_the_columns_of_the_database() -> None:
     assert {name: columns for name, columns in found.items() if name not in NOT_ARCHIVED} == archived.EXPORTED
 
 
+@pytest.mark.slow
 def test_an_archived_thread_is_exported_to_its_tenant_only(dsn: str, tmp_path: Path) -> None:
     with open_walled(dsn) as walled, walled.open(pool=2) as state:
         tenants = [state.for_tenant(name) for name in ("acme", "other")]

@@ -173,6 +173,7 @@ def test_a_bucket(bucket: str, dsn: str, schema: str) -> None:
         assert states_of(graph, "t") == states
 
 
+@pytest.mark.slow
 def test_a_bucket_that_cannot_be_reached_is_named(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore", reason="the extra `archive` is not installed")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")

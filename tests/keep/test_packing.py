@@ -38,6 +38,7 @@ def test_it_is_read_as_it_was_written() -> None:
     assert manifest.key_ids == ()
 
 
+@pytest.mark.slow
 def test_every_changed_bit_is_found() -> None:
     data, manifest = made()
     for position in range(len(data)):

@@ -43,6 +43,7 @@ def ask(folder: Path, query: str) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 def test_duckdb_finds_what_the_database_has(
     state: PGState, connection: psycopg.Connection, schema: str, folder: Path
 ) -> None:
@@ -80,6 +81,7 @@ def test_duckdb_finds_what_the_database_has(
         ]
 
 
+@pytest.mark.slow
 def test_contents_are_left_out_by_default(state: PGState, folder: Path) -> None:
     make_rich_thread(state, "t")
     state.parquet.export(f"file://{folder}")
@@ -89,6 +91,7 @@ def test_contents_are_left_out_by_default(state: PGState, folder: Path) -> None:
     assert not [path for path in folder.rglob("*.parquet") if b"Astoria" in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_pages_have_all_rows(state: PGState, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_PAGE", 2)
     for name in ("t", "u"):
@@ -100,6 +103,7 @@ def test_pages_have_all_rows(state: PGState, folder: Path, monkeypatch: pytest.M
         )
 
 
+@pytest.mark.slow
 def test_spans_of_old_months_are_dropped_when_they_are_in_a_file(
     state: PGState, connection: psycopg.Connection, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +162,7 @@ def test_spans_of_old_months_are_dropped_when_they_are_in_a_file(
     assert ask(folder, "SELECT count(*), count(DISTINCT span_id), count(input) FROM {spans}") == [(103, 103, 103)]
 
 
+@pytest.mark.slow
 def test_what_is_erased_comes_back_from_no_earlier_file(
     state: PGState, connection: psycopg.Connection, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +206,7 @@ def test_a_month_of_a_held_thread_stays(
     assert len(state.parquet.drop_spans(f"file://{folder}", older_than=3)) == 1
 
 
+@pytest.mark.slow
 def test_a_month_is_dropped_once_the_spans_of_all_tenants_are_in_files(
     dsn: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +244,7 @@ def test_a_month_is_dropped_once_the_spans_of_all_tenants_are_in_files(
             owner.threads.list()
 
 
+@pytest.mark.slow
 def test_tenants_do_not_overwrite_files_of_each_other(dsn: str, folder: Path) -> None:
     folders = {
         "bolt-1_A": "bolt-1_A",

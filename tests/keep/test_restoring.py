@@ -68,6 +68,7 @@ def ask(dsn: str, statement: str) -> list[Any]:
         return cursor.fetchall() if cursor.description else []
 
 
+@pytest.mark.slow
 def test_into_another_schema(state: PGState, other: PGState, dsn: str, schema: str, folder: Path) -> None:
     graph = make_rich_thread(state, "t")
     state.saver.copy_thread("t", "u")
@@ -98,6 +99,7 @@ def test_into_another_schema(state: PGState, other: PGState, dsn: str, schema: s
         other.archive.restore()
 
 
+@pytest.mark.slow
 def test_into_a_schema_of_a_later_version(
     state: PGState, dsn: str, schema: str, folder: Path, connection: psycopg.Connection
 ) -> None:
@@ -123,6 +125,7 @@ def test_into_a_schema_of_a_later_version(
         state.archive.restore(["t"])
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_is_found_before_anything_is_written(
     state: PGState, dsn: str, schema: str, folder: Path
 ) -> None:
@@ -158,6 +161,7 @@ def test_another_archive_in_its_place_is_found(state: PGState, folder: Path) -> 
         state.archive.restore(["t"])
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_overwritten(state: PGState, other: PGState, dsn: str, schema: str, folder: Path) -> None:
     graph = make_rich_thread(state, "t")
     state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
@@ -183,6 +187,7 @@ def test_what_is_there_is_not_overwritten(state: PGState, other: PGState, dsn: s
         state.archive.restore(["t"], source=f"file://{folder}/newer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overtaking", ["erase", "delete", "erase twice"])
 def test_what_is_erased_meanwhile_does_not_come_back(
     overtaking: str, state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -220,6 +225,7 @@ def test_what_is_erased_meanwhile_does_not_come_back(
     assert state.threads.get("u") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newer_by", ["a clock set back", "a rewritten archive"])
 def test_the_newest_copy_is_the_newest_by_the_clock_of_the_database(
     newer_by: str, state: PGState, other: PGState, dsn: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -260,6 +266,7 @@ def test_rows_that_came_after_all_stay(state: PGState, dsn: str, schema: str, fo
     assert graph.get_state(config_of("t")).values["messages"]
 
 
+@pytest.mark.slow
 def test_a_time_to_live_begins_anew(state: PGState, dsn: str, schema: str, folder: Path) -> None:
     for name in ("ttl", "date"):
         make_rich_thread(state, name)
@@ -304,6 +311,7 @@ def test_chained_events_are_proven_by_their_chain(state: PGState, dsn: str, sche
     assert state.audit.verify("t").problems
 
 
+@pytest.mark.slow
 def test_each_tenant_has_its_own_archive(dsn: str, folder: Path) -> None:
     url = f"file://{folder}"
     with open_walled(dsn) as walled, walled.open(tenant="acme") as acme, walled.open(tenant="bolt") as bolt:
@@ -359,6 +367,7 @@ def moved(dsn: str, folder: Path) -> Iterator[tuple[Walled, list[Any]]]:
         plain.rows("DROP SCHEMA {} CASCADE")
 
 
+@pytest.mark.slow
 def test_archives_of_before_tenants_belong_to_the_tenant_of_their_rows(
     moved: tuple[Walled, list[Any]], folder: Path
 ) -> None:
@@ -400,6 +409,7 @@ async def test_on_an_event_loop(dsn: str, schema: str, folder: Path, state: PGSt
     assert states_of(graph, "t") == states
 
 
+@pytest.mark.slow
 def test_a_person_restores_it_once(state: PGState, folder: Path) -> None:
     make_rich_thread(state, "t")
     state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
@@ -420,6 +430,7 @@ def test_a_person_restores_it_once(state: PGState, folder: Path) -> None:
     assert actions == [{"action": "restore", "by": "Eve"}]
 
 
+@pytest.mark.slow
 def test_an_archive_names_the_keys_of_all_that_is_encrypted(dsn: str, schema: str, folder: Path) -> None:
     encryption = Encryption(MASTER, scope="thread")
     with PGState.open(dsn, schema=schema, encryption=encryption, project=("messages",)) as state:
@@ -450,6 +461,7 @@ def test_an_archive_names_the_keys_of_all_that_is_encrypted(dsn: str, schema: st
         assert load_manifest(path.read_bytes(), "it").key_ids == (keys["thread:u"],)
 
 
+@pytest.mark.slow
 def test_keys_may_be_rotated_or_destroyed_before_a_restore(dsn: str, schema: str, folder: Path) -> None:
     encryption = Encryption(MASTER, scope="user", cache_for=timedelta(seconds=1))
     with PGState.open(dsn, schema=schema, encryption=encryption) as state:

@@ -92,6 +92,7 @@ def test_they_are_rows(state: PGState) -> None:
         state.retention.apply("content")
 
 
+@pytest.mark.slow
 def test_threads_are_archived_and_later_deleted(state: PGState, dsn: str, schema: str, url: str) -> None:
     for name in ("new", "old", "other", "held"):
         make_rich_thread(state, name)
@@ -131,6 +132,7 @@ def test_a_thread_that_is_used_again_stays(state: PGState, dsn: str, schema: str
     assert graph.get_state(config_of("t")).values["messages"]
 
 
+@pytest.mark.slow
 def test_contents_go_before_states(state: PGState, dsn: str, schema: str) -> None:
     graph = make_rich_thread(state, "t")
     make_rich_thread(state, "new")
@@ -173,6 +175,7 @@ def test_checkpoints_within_a_thread_that_goes_on(state: PGState, dsn: str, sche
     assert state.retention.apply()[0].checkpoints == 0
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_was_stopped(
     state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +230,7 @@ def visited(state: PGState, monkeypatch: pytest.MonkeyPatch, pause: timedelta = 
     return done
 
 
+@pytest.mark.slow
 def test_a_thread_is_visited_once_its_hold_ends_or_it_is_restored(
     state: PGState, dsn: str, schema: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +394,7 @@ def test_an_archived_thread_that_cannot_be_deleted_is_told(
     assert policy.last_error == report.problems[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_restored", [True, False], ids=["restored", "half archived"])
 @pytest.mark.parametrize("is_ttl", [False, True], ids=["policy", "ttl"])
 def test_a_thread_is_deleted_with_its_copies(
@@ -461,6 +466,7 @@ def test_maintenance_stores_no_names_of_threads(state: PGState, dsn: str, schema
     assert state.overview().maintenance[0].report["policies"]["held"] == 1
 
 
+@pytest.mark.slow
 def test_who_sees_all_tenants_applies_no_policy_of_one_to_all(dsn: str) -> None:
     with open_walled(dsn) as walled:
         with walled.open() as state:
@@ -481,6 +487,7 @@ def test_who_sees_all_tenants_applies_no_policy_of_one_to_all(dsn: str) -> None:
         assert walled.rows("SELECT count(*) FROM {}.threads") == [(2,)]
 
 
+@pytest.mark.slow
 def test_a_worker_applies_them(state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langgraph_pgstate.keep.thread.PERIOD_SECONDS", 0.05)
     graph = make_rich_thread(state, "t")

@@ -134,6 +134,7 @@ async def test_waiting_ends(api: type, dsn: str, schema: str) -> None:
         await saver.aput(*put_arguments(config_of("t"), 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_lease_lives_as_long_as_a_node_computes(api: type, dsn: str, schema: str) -> None:
     """Longer than its time, without a write."""
@@ -156,6 +157,7 @@ async def test_a_lease_lives_as_long_as_a_node_computes(api: type, dsn: str, sch
         assert len(errors) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", [False, 1])
 @pytest.mark.parametrize("api", APIS)
 async def test_a_lease_lives_and_ends_while_others_keep_all_connections(
@@ -192,6 +194,7 @@ def compute_in_a_child(dsn: str, schema: str, answers: Any) -> None:
             answers.put(("lost", error.fencing_token))
 
 
+@pytest.mark.slow
 def test_a_paused_process_that_wakes_writes_nothing(
     dsn: str, schema: str, saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:

@@ -63,6 +63,7 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return times
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_no_superstep_begins_after_the_end_of_a_lease_that_cannot_be_renewed(
     api: type, dsn: str, schema: str, allowed: list[float]
@@ -95,6 +96,7 @@ async def test_no_superstep_begins_after_the_end_of_a_lease_that_cannot_be_renew
     assert max(begun) < free
 
 
+@pytest.mark.slow
 async def test_a_node_that_awaits_is_cancelled_at_the_end_of_its_lease(dsn: str, schema: str) -> None:
     ended: list[float] = []
 
@@ -117,6 +119,7 @@ async def test_a_node_that_awaits_is_cancelled_at_the_end_of_its_lease(dsn: str,
         assert not caller.cancelling()
 
 
+@pytest.mark.slow
 async def test_no_task_of_one_superstep_begins_after_the_end(dsn: str, schema: str, allowed: list[float]) -> None:
     begun: list[float] = []
 
@@ -147,6 +150,7 @@ async def test_no_task_of_one_superstep_begins_after_the_end(dsn: str, schema: s
     assert max(begun) < free
 
 
+@pytest.mark.slow
 def test_a_process_that_was_stopped_begins_nothing_when_it_wakes(
     dsn: str, schema: str, tmp_path: Any, allowed: list[float]
 ) -> None:
@@ -201,6 +205,7 @@ def test_no_tool_and_no_model_begins_after_the_end() -> None:
     assert begun == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api", "is_held"), crossed(APIS, [False, True]))
 async def test_a_cancelled_run_keeps_its_lease_for_a_thread_that_it_leaves_behind(
     api: type, is_held: bool, dsn: str, schema: str

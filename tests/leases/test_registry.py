@@ -38,6 +38,7 @@ async def rest_of(stream: Any) -> list[Any]:
     return [piece async for piece in stream] if hasattr(stream, "__anext__") else list(stream)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on_busy", "api"), crossed(["raise", "wait"], APIS))
 async def test_a_suspended_stream_keeps_its_lease_from_its_own_thread(
     api: type,
@@ -99,6 +100,7 @@ async def test_a_run_within_a_node_does_not_take_its_lease(
         assert is_linear(connection, schema)
 
 
+@pytest.mark.slow
 async def test_a_stream_outlives_the_thread_and_the_task_that_started_it(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

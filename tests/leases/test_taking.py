@@ -88,6 +88,7 @@ async def test_a_run_that_is_cancelled_while_it_waits_for_a_connection_takes_no_
         assert leases(connection, schema) == [("u", False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_run_that_is_cancelled_while_it_waits_for_its_turn_takes_no_lease(
     api: type, dsn: str, schema: str, connection: psycopg.Connection

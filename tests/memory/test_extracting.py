@@ -65,6 +65,7 @@ def test_memories_of_a_run_are_extracted_after_it(dsn: str, schema: str, connect
         assert found.keys() == {"Has talked to us.", "I like tea", "And honey"}
 
 
+@pytest.mark.slow
 def test_an_extraction_that_fails_midway_stores_nothing_twice(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +141,7 @@ def test_what_has_no_owner_or_no_sense_is_refused(dsn: str, schema: str) -> None
         assert len(state.memory.recall(user_id="ann", tenant_id="acme")) == 1
 
 
+@pytest.mark.slow
 def test_summaries_of_langchains_middleware_are_kept_beside_the_history(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

@@ -57,6 +57,7 @@ def ready(connection: psycopg.Connection, schema: str) -> list[Any]:
     return connection.execute(query).fetchall()
 
 
+@pytest.mark.slow
 def test_a_search_finds_what_an_exact_one_finds(
     store: PGMemoryStore, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +160,7 @@ def test_the_approximate_index_answers_a_search(
     assert "memory_vectors_1_embedding_idx" in plan
 
 
+@pytest.mark.slow
 def test_items_that_are_put_while_a_namespace_is_moved_are_found(
     store: PGMemoryStore, schema: str, connection: psycopg.Connection
 ) -> None:

@@ -24,6 +24,7 @@ def embed(texts: Sequence[str]) -> list[list[float]]:
     return [[random.Random(f"{text} {place}").gauss(0, 1) for place in range(DIMS)] for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prepare_threshold", [None, 2])
 def test_many_callers_share_three_server_connections(
     prepare_threshold: int | None, dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Path

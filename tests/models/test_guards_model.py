@@ -192,6 +192,7 @@ def stored(connection: psycopg.Connection, schema: str, thread_id: str) -> dict[
     return dict(connection.execute(query, [thread_id]).fetchall())  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_thread", [False, True])
 @pytest.mark.parametrize("is_first", [False, True])
 def test_two_that_advance_one_head(
@@ -276,6 +277,7 @@ def test_of_two_that_take_a_lease_one_has_it(
         assert sorted(type(answer).__name__ for answer in answers) == ["Lease", "LeaseHeldError", "LeaseHeldError"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["put", "first put", "writes"])
 def test_who_deletes_a_thread_and_who_still_writes(
     kind: str, workers: list[Worker], saver: PGStateSaver, connection: psycopg.Connection

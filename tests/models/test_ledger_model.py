@@ -355,6 +355,7 @@ def play(api: type, dsn: str, schema: str, two_processes: bool, examples: int, s
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("two_processes", [False, True], ids=["one process", "two processes"])
 @pytest.mark.parametrize("api", LEDGERS)
 def test_actions_are_done_as_often_as_promised(api: type, two_processes: bool, dsn: str, schema: str) -> None:

@@ -86,6 +86,7 @@ def test_any_other_answer_is_of_the_collector(receiver: Receiver, hasty: Collect
     assert str(status) in answer.reason
 
 
+@pytest.mark.slow
 def test_spans_that_are_taken_when_they_are_sent_again_are_taken(receiver: Receiver) -> None:
     receiver.replies = [Reply(503)]
     assert Collector(endpoint_of(receiver.endpoint)).send([converted()]).is_taken

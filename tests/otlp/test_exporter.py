@@ -183,6 +183,7 @@ def test_an_address_that_refuses_every_span_loses_none(
     assert collector.by_id.keys() == ids(connection, schema)
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_lost_sends_the_same_spans_again(
     dsn: str, schema: str, state: PGState, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +240,7 @@ def test_of_two_followers_one_exports_and_the_other_takes_over(
     assert {attributes(span)["session.id"] for span in other.spans} == {"two"}
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_down_and_killed_exporters_lose_no_span(
     dsn: str, schema: str, state: PGState, collector: Collector, connection: psycopg.Connection
 ) -> None:
@@ -336,6 +338,7 @@ def test_an_exporter_asks_for_earlier_runs_if_the_one_before_died_before_it_did(
         wait_until(lambda: set(collector.counts) == ids(connection, schema), "the spans of earlier runs")
 
 
+@pytest.mark.slow
 def test_a_follower_that_lost_the_database_asks_again_for_earlier_runs(
     dsn: str,
     schema: str,

@@ -194,6 +194,7 @@ STEPS = st.lists(st.tuples(NODE, NODE), min_size=1, max_size=4)
 TURNS = st.lists(st.tuples(st.integers(0, 6), NODE, STEPS), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=TURNS, kind=st.sampled_from([*REDUCERS]), frequency=st.sampled_from([1, 2, 3, 1000]))
 def test_whatever_is_said_the_record_reads_as_the_reducer_makes_it(

@@ -409,6 +409,7 @@ def test_a_loop_that_stands_still_keeps_nobody_waiting(
     assert counts(connection, schema)["messages"] == STEPS + 1
 
 
+@pytest.mark.slow
 def test_who_only_asks_sees_what_is_left_later_on(dsn: str, schema: str, state: PGState) -> None:
     assert state.messages.conversation("t") == ()
     killed(run_and_die, dsn, schema)
@@ -459,6 +460,7 @@ def test_who_waits_does_not_run_after_those_who_add(state: PGState, monkeypatch:
     assert turns <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside a transaction"])
 def test_on_a_callers_connection_nothing_happens_behind_her_back(
     inside: bool, dsn: str, schema: str, connection: Connection

@@ -210,6 +210,7 @@ def touched_rows(node: dict[str, Any]) -> int:
     return int(sum(node.get(key, 0) for key in keys) * node.get("Actual Loops", 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
 def test_a_question_scans_no_table(generic: bool, crowd: Crowd) -> None:
     """Planned with and without knowledge of its arguments, and counted, for an index can be walked to its end, too."""

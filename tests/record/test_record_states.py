@@ -174,6 +174,7 @@ def test_messages_that_a_prune_removed_are_found_by_their_words_once(state: PGSt
         state.saver.prune(["t"], keep_last=2)
 
 
+@pytest.mark.slow
 def test_branches_that_grow_while_a_prune_runs_lose_nothing(
     state: PGState, connection: psycopg.Connection, dsn: str
 ) -> None:

@@ -158,6 +158,7 @@ def test_a_run_of_another_server_that_numbers_attempts_is_recorded(
     assert found == [("r", 1, "success")]
 
 
+@pytest.mark.slow
 def test_many_spans_are_several_batches_and_one_total(dsn: str, schema: str, connection: Connection) -> None:
     """The end of a run is written with the last of its spans, or its sums would lack some."""
     asked = model()

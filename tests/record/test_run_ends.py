@@ -141,6 +141,7 @@ def test_a_run_that_has_answered_is_known_though_its_process_is_killed_at_once(
         assert thread.status == "idle"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["blocking", "async"])
 def test_a_run_that_has_answered_is_known_though_the_server_stops_at_once(way: str, tmp_path: Any) -> None:
     """With the server's own settings: what it has committed is on its disk."""
@@ -284,6 +285,7 @@ class Gone(RoundTrips):
         super()._forward(client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", [PGState, AsyncPGState])
 async def test_a_run_whose_database_is_gone_when_it_ends_answers_and_is_recorded_later(
     api: type, dsn: str, schema: str, connection: Connection
@@ -347,6 +349,7 @@ def test_what_waits_in_the_journal_is_not_taken_for_a_crash(dsn: str, schema: st
     assert [event["payload"]["status"] for event in rows(connection, schema, "events")] == ["running", "success"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", [PGState, AsyncPGState])
 def test_many_at_once_are_each_recorded_once(api: type, dsn: str, schema: str, connection: Connection) -> None:
     """Threads, or tasks, that end runs while the writer moves."""
@@ -379,6 +382,7 @@ def test_many_at_once_are_each_recorded_once(api: type, dsn: str, schema: str, c
     assert {thread["status"] for thread in rows(connection, schema, "threads")} == {"idle"}
 
 
+@pytest.mark.slow
 async def test_a_tool_that_outlives_its_cancelled_run_has_its_real_end(
     dsn: str, schema: str, connection: Connection
 ) -> None:

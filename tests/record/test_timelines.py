@@ -79,6 +79,7 @@ async def test_what_is_too_much_for_one_timeline_is_said(
     )
 
 
+@pytest.mark.slow
 async def test_a_trace_may_be_deep(parts: Parts, record: Record) -> None:
     record.span("s0", "graph", 0)
     for number in range(1, 1200):

@@ -40,6 +40,7 @@ def turn(number: int, size: int = 200) -> list[BaseMessage]:
     ]
 
 
+@pytest.mark.slow
 def test_a_window_reads_no_more_of_a_long_thread_than_it_shows(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

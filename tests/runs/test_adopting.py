@@ -23,6 +23,7 @@ def state(dsn: str, schema: str) -> Iterator[PGState]:
         yield state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 async def test_crashed_runs_of_a_plain_invoke_are_adopted_when_asked(
     kind: type, dsn: str, schema: str, state: PGState, connection: psycopg.Connection

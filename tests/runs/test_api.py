@@ -273,6 +273,7 @@ def test_an_answer_in_time_wins(queue: Queue) -> None:
     assert run.wait()["items"] == ["yes"]
 
 
+@pytest.mark.slow
 def test_of_a_default_and_an_answer_at_the_same_time_one_is_given(dsn: str, queue: Queue) -> None:
     """In both orders, and without one waiting for the other for ever."""
     state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)

@@ -132,6 +132,7 @@ def test_the_database_allows_one_ready_run_of_a_thread(queue: Queue) -> None:
         queue.execute("UPDATE {}.queue SET status = 'running'")
 
 
+@pytest.mark.slow
 def test_a_claim_reads_no_run_that_cannot_be_claimed(queue: Queue) -> None:
     """Neither those behind the first, nor those of one busy thread, nor those for later."""
     queue.execute(

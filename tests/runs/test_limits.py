@@ -279,6 +279,7 @@ def test_an_unusable_rate_is_refused(arguments: Any) -> None:
         Rate(*arguments)
 
 
+@pytest.mark.slow
 def test_racing_claims_of_several_processes_keep_all_limits(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

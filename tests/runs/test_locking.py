@@ -123,6 +123,7 @@ def test_an_end_gives_way_to_a_put_that_locks_in_the_other_order(dsn: str, queue
     queue.check()
 
 
+@pytest.mark.slow
 def test_a_frozen_worker_keeps_no_limited_queue_and_no_schedule_locked(
     dsn: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

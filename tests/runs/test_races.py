@@ -224,6 +224,7 @@ def test_workers_in_two_processes_claim_each_run_once(dsn: str, queue: Queue) ->
     queue.check()
 
 
+@pytest.mark.slow
 def test_everything_at_once_comes_to_rest(dsn: str, queue: Queue) -> None:
     """Enqueueing, claiming, giving back, failing, cancelling, dying, recovering and deleting, on four threads."""
     stop = threading.Event()

@@ -192,6 +192,7 @@ def test_a_slow_receiver_is_not_waited_for(dsn: str, schema: str, queue: Queue, 
     assert queue.execute("SELECT attempts, last_error LIKE 'TimeoutError%%' FROM {}.webhooks") == [(1, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", STATES)
 async def test_a_slow_receiver_keeps_none_of_another_host_waiting(
     api: type, dsn: str, schema: str, queue: Queue, receiver: Receiver
@@ -213,6 +214,7 @@ async def test_a_slow_receiver_keeps_none_of_another_host_waiting(
     assert queue.execute("SELECT 1 FROM {}.webhooks") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", STATES)
 async def test_a_slow_resolver_is_not_waited_for(
     api: type, dsn: str, schema: str, queue: Queue, receiver: Receiver, monkeypatch: pytest.MonkeyPatch

@@ -94,6 +94,7 @@ def test_one_message_stays_one_message(dsn: str, schema: str) -> None:
     assert [message.content for message in values["messages"]] == ["hi"]
 
 
+@pytest.mark.slow
 def test_an_answer_reaches_the_graph_as_it_was_given(dsn: str, schema: str) -> None:
     """Of a person, by default, and where nothing was enqueued."""
     seen: list[Any] = []

@@ -13,6 +13,7 @@ from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 pytestmark = pytest.mark.smoke
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", [PGStateSaver, AsyncPGStateSaver])
 async def test_passes_the_official_suite(api: type, dsn: str, schema: str) -> None:
     @checkpointer_test(name=api.__name__)

@@ -482,6 +482,7 @@ def delta(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_delta_channels(compare: Compare, durability: str) -> None:
     async def script(run: Run) -> Any:
@@ -490,6 +491,7 @@ async def test_delta_channels(compare: Compare, durability: str) -> None:
     await compare(delta, script, durability=durability)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["sync", "async"])
 async def test_delta_channels_forked_and_replayed(compare: Compare, durability: str) -> None:
     async def script(run: Run) -> Any:

@@ -55,6 +55,7 @@ async def test_a_past_checkpoint_is_given_new_input(compare: Compare, position: 
     await compare(counting, script)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_every_checkpoint_is_replayed(compare: Compare, durability: str) -> None:
     async def script(run: Run) -> Any:
@@ -65,6 +66,7 @@ async def test_every_checkpoint_is_replayed(compare: Compare, durability: str) -
     await compare(chat, script, durability=durability)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_node", [None, "a", "b", "c"])
 async def test_past_checkpoints_are_updated_as_one_node_or_another(compare: Compare, as_node: str | None) -> None:
     async def script(run: Run) -> Any:
@@ -79,6 +81,7 @@ async def test_past_checkpoints_are_updated_as_one_node_or_another(compare: Comp
     await compare(counting, script)
 
 
+@pytest.mark.slow
 async def test_a_fork_of_a_fork_of_a_fork(compare: Compare) -> None:
     async def script(run: Run) -> Any:
         await run.invoke({"answers": ["one"]})
@@ -92,6 +95,7 @@ async def test_a_fork_of_a_fork_of_a_fork(compare: Compare) -> None:
     await compare(counting, script)
 
 
+@pytest.mark.slow
 async def test_questions_are_answered_differently(compare: Compare) -> None:
     """By replaying the checkpoint that asked, and by resuming at it."""
 
@@ -129,6 +133,7 @@ def asking(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
+@pytest.mark.slow
 async def test_a_question_is_answered_differently_where_it_was_asked(compare: Compare) -> None:
     async def script(run: Run) -> Any:
         await run.invoke({"answers": []})
@@ -148,6 +153,7 @@ async def test_a_question_is_answered_differently_where_it_was_asked(compare: Co
     await compare(asking, script)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointer", [None, True], ids=["plain", "own history"])
 async def test_a_subgraphs_question_is_answered_differently(compare: Compare, checkpointer: bool | None) -> None:
     async def script(run: Run) -> Any:
@@ -164,6 +170,7 @@ async def test_a_subgraphs_question_is_answered_differently(compare: Compare, ch
     await compare(with_subgraph(checkpointer), script)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointer", [None, True], ids=["plain", "own history"])
 async def test_a_fork_inside_a_subgraph(compare: Compare, checkpointer: bool | None) -> None:
     """The state of a subgraph at one of its own past checkpoints is changed, and the whole runs on from there."""
@@ -206,6 +213,7 @@ def nested(saver: Any) -> Any:
     return level("top", level("middle", deepest).compile()).compile(checkpointer=saver)
 
 
+@pytest.mark.slow
 async def test_forks_over_nested_subgraphs(compare: Compare) -> None:
     async def script(run: Run) -> Any:
         await run.invoke({"answers": ["one"]})
@@ -243,6 +251,7 @@ def fan_out(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
+@pytest.mark.slow
 async def test_forks_before_and_amid_sends(compare: Compare) -> None:
     async def script(run: Run) -> Any:
         await run.invoke({"topics": ["a", "ask b", "c"]})
@@ -278,6 +287,7 @@ def deltas(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_delta_channels_answered_differently_and_given_new_input(compare: Compare, durability: str) -> None:
     async def script(run: Run) -> Any:

@@ -77,6 +77,7 @@ async def test_a_schedule_whose_thread_is_being_made_does_not_keep_others_from_t
         assert [run.thread_id for run in await call(state.schedules.fire)] == ["new"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_worker_gives_the_default_answer_and_goes_on(kind: type, dsn: str, schema: str) -> None:
     asking = StateGraph(Said).add_node("ask", lambda state: {"said": interrupt("go on?")}).add_edge(START, "ask")

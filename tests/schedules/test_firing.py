@@ -162,6 +162,7 @@ def test_the_callers_transaction_takes_the_runs_back(dsn: str, clock: Clock) -> 
     assert clock.get().next_at == tick
 
 
+@pytest.mark.slow
 def test_eight_schedulers_in_two_processes_fire_each_tick_once(dsn: str, clock: Clock) -> None:
     """They race for the same schedules, of which a few are due at a time."""
     rounds, at_once = examples(40), 3

@@ -279,6 +279,7 @@ def test_values_that_cannot_be_stored_are_named(clock: Clock) -> None:
         clock.put(timezone=7)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(st.tuples(st.integers(1, 150), st.sampled_from(["fire", "other", "both", "pause", "put", "none"])))

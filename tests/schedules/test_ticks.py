@@ -105,6 +105,7 @@ edges = st.builds(
 pauses = st.lists(st.one_of(st.integers(1, 90), st.integers(1, 200_000)), min_size=1, max_size=30)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.sampled_from(CRONS), st.sampled_from(ZONES), st.one_of(moments, edges), pauses)
 def test_whenever_somebody_looks_each_tick_is_due_once(

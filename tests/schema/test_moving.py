@@ -121,6 +121,7 @@ def tenants_of(made: Walled, table: str) -> dict[str, int]:
     return dict(rows)
 
 
+@pytest.mark.slow
 def test_a_moved_schema_is_like_one_that_kept_tenants_apart_from_the_beginning(walled: Walled, plain: Walled) -> None:
     seen = []
     with PGState.open(plain.owner, schema=plain.schema) as state:
@@ -152,6 +153,7 @@ def test_a_moved_schema_is_like_one_that_kept_tenants_apart_from_the_beginning(w
                 call()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "threads", "others"),
     [
@@ -207,6 +209,7 @@ def test_rows_get_the_tenant_of_their_thread_or_their_own(
     assert strangers == []
 
 
+@pytest.mark.slow
 def test_before_the_switch_nothing_changes_for_the_application(plain: Walled) -> None:
     before = catalogue(plain)
     with PGState.open(plain.owner, schema=plain.schema) as state:
@@ -262,6 +265,7 @@ def test_a_rule_must_be_usable(plain: Walled) -> None:
     assert "pgstate_tenant" not in str(catalogue(plain))
 
 
+@pytest.mark.slow
 async def test_the_asynchronous_state_moves_too(plain: Walled) -> None:
     async with AsyncPGState.open(plain.owner, schema=plain.schema) as state:
         await state.threads.create("t", metadata={"org": "acme"})
@@ -271,6 +275,7 @@ async def test_the_asynchronous_state_moves_too(plain: Walled) -> None:
     assert tenants_of(plain, "threads") == {"acme": 1}
 
 
+@pytest.mark.slow
 def test_the_switch_waits_for_transactions_without_stopping_others(
     plain: Walled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +297,7 @@ def test_the_switch_waits_for_transactions_without_stopping_others(
         assert state.move_to_tenants().is_switched
 
 
+@pytest.mark.slow
 def test_rows_that_are_written_during_a_move_are_checked_before_the_switch(plain: Walled) -> None:
     with PGState.open(plain.owner, schema=plain.schema) as state:
         put(state, "t", tenant_id="acme")
@@ -311,6 +317,7 @@ def test_rows_that_are_written_during_a_move_are_checked_before_the_switch(plain
     assert tenants_of(plain, "threads") == {"acme": 1, "rest": 1}
 
 
+@pytest.mark.slow
 def test_a_move_stops_if_it_is_taken_back_and_another_is_begun_meanwhile(plain: Walled) -> None:
     owned: Any = {"schema": plain.schema}
     with PGState.open(plain.owner, **owned) as state, PGState.open(plain.owner, **owned) as other:
@@ -329,6 +336,7 @@ def test_a_move_stops_if_it_is_taken_back_and_another_is_begun_meanwhile(plain: 
     assert tenants_of(plain, "threads") == {"eve": 1}
 
 
+@pytest.mark.slow
 def test_the_command_moves_and_takes_back(plain: Walled) -> None:
     with PGState.open(plain.owner, schema=plain.schema) as state:
         put(state, "t", tenant_id="acme")

@@ -146,6 +146,7 @@ def on(connection: psycopg.Connection, schema: str) -> Database:
     return Database(connection, schema=schema)
 
 
+@pytest.mark.slow
 def test_sixteen_processes_set_up_an_empty_database_at_once(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
@@ -164,6 +165,7 @@ def test_sixteen_processes_set_up_an_empty_database_at_once(
     assert connection.execute(f"SELECT count(*) FROM {schema}.migrations").fetchone() == (len(migrations()),)
 
 
+@pytest.mark.slow
 def test_processes_set_up_again_while_a_session_is_idle_in_a_transaction_on_the_tables(dsn: str, schema: str) -> None:
     """What every start of every process does: nothing waits for a transaction that read and wrote the tables."""
     set_up_in_a_process(dsn, schema)
@@ -191,6 +193,7 @@ def test_setup_in_a_callers_transaction_leaves_nothing_after_her_rollback(
     assert connection.execute("SELECT to_regnamespace(%s)", [schema]).fetchone() == (None,)
 
 
+@pytest.mark.slow
 def test_setup_in_a_callers_transaction_is_there_after_her_commit(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
@@ -223,6 +226,7 @@ def test_a_failed_setup_leaves_nothing_half_made(dsn: str, schema: str, connecti
     assert tables(connection, schema) == {"writes_run_id_idx"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_second_setup_neither_writes_nor_locks(
     api: type, dsn: str, schema: str, connection: psycopg.Connection
@@ -257,6 +261,7 @@ def test_a_schema_name_that_needs_quoting_is_refused(dsn: str, name: Any) -> Non
         pass
 
 
+@pytest.mark.slow
 def test_two_schemas_do_not_see_each_other(dsn: str, schema: str, second_schema: str) -> None:
     with (
         PGStateSaver.from_conn_string(dsn, schema=schema) as one,
@@ -278,6 +283,7 @@ def role(connection: psycopg.Connection, schema: str) -> Iterator[str]:
     connection.execute(f"DROP ROLE {name}")
 
 
+@pytest.mark.slow
 def test_a_role_that_cannot_create_schemas_sets_up_in_one_it_was_given(
     dsn: str, schema: str, role: str, connection: psycopg.Connection
 ) -> None:
@@ -296,6 +302,7 @@ def test_a_role_that_cannot_create_schemas_sets_up_in_one_it_was_given(
         saver.setup()
 
 
+@pytest.mark.slow
 async def test_a_role_that_may_only_read_and_write_needs_no_more(
     dsn: str, schema: str, role: str, connection: psycopg.Connection
 ) -> None:
@@ -480,6 +487,7 @@ async def test_a_schema_whose_migrations_were_many_is_exported_and_imported(
                 await call()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", ["one message", "psql"])
 def test_the_printed_script_does_what_setup_does(
     runner: str, dsn: str, schema: str, second_schema: str, connection: psycopg.Connection

@@ -148,6 +148,7 @@ def of_cursor(list_page: Callable[..., Any], cursor: str, given: dict[str, Any])
 # The catalogue
 
 
+@pytest.mark.slow
 def test_every_table_and_partition_is_walled(walled: Walled) -> None:
     with PGState.open(walled.owner, schema=walled.schema) as state:
         assert state.maintain(months=5).months_made
@@ -230,6 +231,7 @@ def test_a_table_of_vectors_is_walled(walled: Walled, names: tuple[str, str]) ->
 # What a tenant sees
 
 
+@pytest.mark.slow
 def test_no_difference_between_not_yours_and_not_there(walled: Walled, names: tuple[str, str]) -> None:
     with walled.open(pool=2) as state:
         hers, mine = (state.for_tenant(name) for name in names)
@@ -798,6 +800,7 @@ def test_maintenance_serves_tenant_after_tenant(walled: Walled, names: tuple[str
         assert state.maintain().months_made == ()
 
 
+@pytest.mark.slow
 def test_a_month_stays_if_one_tenant_holds_a_thread_with_its_spans(walled: Walled, names: tuple[str, str]) -> None:
     """Guard: whoever drops it sees no tenant's holds, and a tenant may hold a thread after it was asked."""
     with walled.open() as state:

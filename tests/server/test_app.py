@@ -121,6 +121,7 @@ async def test_without_a_worker_runs_wait_for_one_elsewhere(dsn: str, schema: st
             assert await client.runs.join("t", run["run_id"])
 
 
+@pytest.mark.slow
 async def test_a_server_that_stops_gives_its_runs_to_another(dsn: str, schema: str) -> None:
     """The client's answer breaks off, so that it asks another server at the `Location`."""
     async with serving(dsn, schema, worker=False) as other, sdk(other) as client:

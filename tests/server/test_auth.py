@@ -204,6 +204,7 @@ async def test_the_most_specific_handler_decides(dsn: str, schema: str) -> None:
 OTHERS = {"thread_id": "t", "user_id": "eve", "tenant_id": "red", "agent": "x", "lc_agent_name": "x", "run_id": "x"}
 
 
+@pytest.mark.slow
 async def test_metadata_do_not_decide_whose_run_is_recorded(
     server: AgentServer,
     people: tuple[LangGraphClient, LangGraphClient],

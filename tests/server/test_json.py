@@ -119,6 +119,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(value=VALUES)
 @example(value={"a": [{"b": HumanMessage("Hello." * 20)}] * 1500, 1: (1.5, 2**70, "\ud800")})
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))

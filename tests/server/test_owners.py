@@ -89,6 +89,7 @@ async def test_a_deleted_run_is_deleted_in_its_thread_alone(dsn: str, schema: st
         assert (await bob.get("/threads/copy/state")).json() == before
 
 
+@pytest.mark.slow
 async def test_a_copy_is_of_who_makes_it_from_its_first_moment_on(dsn: str, schema: str) -> None:
     """With what the handler leaves of the metadata: who read the source need not read the copy."""
     auth = signed_in()
@@ -274,6 +275,7 @@ async def test_an_item_is_its_owners_unless_a_handler_says_otherwise(dsn: str, s
     assert isinstance(store.get(("eve", "notes"), "k"), Item)
 
 
+@pytest.mark.slow
 async def test_a_cursor_of_another_thread_shows_nothing_of_it(dsn: str, schema: str) -> None:
     """Streams of a thread end when it is deleted."""
     async with users(dsn, schema, of_teams(), "eve", "bob") as (_, (eve, bob)):

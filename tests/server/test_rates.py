@@ -41,6 +41,7 @@ def test_a_minutes_requests_may_come_at_once_and_then_one_by_one() -> None:
     assert sum(limit.count("eve", now + 600) == 0 for _ in range(100)) == 60
 
 
+@pytest.mark.slow
 def test_more_users_than_are_known_take_no_more_memory_and_do_not_limit_each_other() -> None:
     limit, now = RateLimit(2), 1000.0
     refused = sum(limit.count(f"user {number}", now) > 0 for number in range(200_000))

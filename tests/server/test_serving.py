@@ -59,6 +59,7 @@ def test_nothing_that_is_sent_waits_for_an_acknowledgement() -> None:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+@pytest.mark.slow
 async def test_connections_that_stall_are_closed(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that sends no whole head, one between two requests, and one that takes nothing of a response."""
     monkeypatch.setattr(serving_module, "_HEAD_SECONDS", 0.5)
@@ -131,6 +132,7 @@ async def test_a_connection_too_many_is_closed(dsn: str, schema: str, monkeypatc
             await running
 
 
+@pytest.mark.slow
 async def test_what_a_server_starts_with_is_not_collected_again(dsn: str, schema: str) -> None:
     """A whole collection would go through all modules, and stop the event loop for a fifth of a second."""
     app = create_app(lambda: AsyncPGState.open(dsn, schema=schema), {"chat": chat()}, worker=False)

@@ -126,6 +126,7 @@ async def test_modes_that_are_not_there_are_refused(client: LangGraphClient) -> 
     assert await client.threads.count() == 0
 
 
+@pytest.mark.slow
 async def test_a_live_stream_begins_at_once_and_has_heartbeats(
     server: AgentServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +160,7 @@ async def test_a_server_that_stops_cancels_no_run(dsn: str, schema: str) -> None
             assert (await client.runs.get("t", run["run_id"]))["status"] == status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_disconnect", ["continue", "cancel"])
 async def test_a_client_that_goes_harms_no_run_unless_it_wants_to(server: AgentServer, on_disconnect: str) -> None:
     async with listening(server) as url, sdk(server) as client:
@@ -177,6 +179,7 @@ async def test_a_client_that_goes_harms_no_run_unless_it_wants_to(server: AgentS
         assert found["status"] == ("success" if on_disconnect == "continue" else "interrupted")
 
 
+@pytest.mark.slow
 async def test_a_stream_goes_on_at_another_server(dsn: str, schema: str) -> None:
     """The first one stops in the middle of the run; the client asks again at the same address."""
     async with serving(dsn, schema) as second, serving(dsn, schema) as first, AsyncExitStack() as listeners:
@@ -195,6 +198,7 @@ async def test_a_stream_goes_on_at_another_server(dsn: str, schema: str) -> None
     assert [*dict.fromkeys(counts)] == [*range(40, -1, -1)]
 
 
+@pytest.mark.slow
 async def test_a_stateless_stream_that_is_left_is_swept_later(server: AgentServer) -> None:
     async with listening(server) as url, sdk(server) as client:
         body = {"assistant_id": "slow", "input": {"count": 20}}
@@ -249,6 +253,7 @@ async def test_a_remote_graph_is_a_node(server: AgentServer) -> None:
             await RemoteGraph("failing", client=client).ainvoke({})
 
 
+@pytest.mark.slow
 async def test_a_response_without_a_client_is_closed(server: AgentServer) -> None:
     """Nothing of a stream that was left goes on."""
     before = asyncio.all_tasks()
@@ -298,6 +303,7 @@ def test_the_modes_that_are_kept() -> None:
     assert streams.kept_modes([]) == []
 
 
+@pytest.mark.slow
 async def test_forty_clients_that_disconnect_lose_no_connection(dsn: str, schema: str) -> None:
     """Starlette cancels what a client has left at every await."""
     random = Random(7)

@@ -53,6 +53,7 @@ def pids(place: Path) -> list[int]:
     return sorted(int(path.name) for path in place.iterdir())
 
 
+@pytest.mark.slow
 def test_processes_that_die_are_started_again_and_all_drain(supervised: Any, tmp_path: Path) -> None:
     process = supervised(lambda member: until_told(tmp_path, member))
     wait_until(lambda: len(pids(tmp_path)) == 3, "three processes")
@@ -102,6 +103,7 @@ def test_a_first_process_that_does_not_start_is_the_only_one(supervised: Any, tm
     assert len(pids(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_at_once_is_started_again_after_a_pause(supervised: Any, tmp_path: Path) -> None:
     def die(member: Membership) -> int:
         if not member.is_first:
@@ -121,6 +123,7 @@ def test_a_process_that_dies_at_once_is_started_again_after_a_pause(supervised: 
     assert len(pids(tmp_path)) == 4
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_be_started_is_tried_again(supervised: Any, tmp_path: Path) -> None:
     process = supervised(lambda member: until_told(tmp_path, member))
     wait_until(lambda: len(pids(tmp_path)) == 3, "three processes")

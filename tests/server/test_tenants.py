@@ -57,6 +57,7 @@ def people() -> Any:
     return auth
 
 
+@pytest.mark.slow
 async def test_the_server_takes_the_tenant_from_the_user(walled: Walled) -> None:
     async with AsyncPGState.open(walled.app, schema=walled.schema, pool=3) as state:
         app = create_app(state, {"chat": chat()}, auth=people(), worker=False, inspector=True)
@@ -151,6 +152,7 @@ def crowd() -> Any:
     return auth
 
 
+@pytest.mark.slow
 async def test_parts_of_many_tenants_are_closed_but_for_the_last_and_those_in_use(
     walled: Walled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ async def command(url: str, thread_id: str, method: str, **params: Any) -> Any:
         return answered["result"]
 
 
+@pytest.mark.slow
 async def test_a_stream_goes_on_from_the_interrupt_to_the_answer(server: AgentServer) -> None:
     async with listening(server) as url, sdk(server) as client:
         await client.threads.create(thread_id="t")
@@ -146,6 +147,7 @@ async def test_the_client_streams_a_thread(server: AgentServer) -> None:
             assert (await asyncio.wait_for(thread.output, 60))["answer"] == "yes"
 
 
+@pytest.mark.slow
 async def test_the_first_version_has_the_runs_of_a_thread(server: AgentServer) -> None:
     async with listening(server) as url:
         client: LangGraphClient = get_client(url=url)
@@ -181,6 +183,7 @@ async def test_a_stream_waits_for_its_thread(server: AgentServer, path: str) -> 
         assert run["run_id"] in await line_of(lines, "data: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["stream", "stream/events"])
 async def test_another_users_thread_is_one_that_does_not_exist(dsn: str, schema: str, path: str) -> None:
     eve, bob = ({"authorization": token} for token in USERS)
@@ -234,6 +237,7 @@ async def test_what_is_wanted_is_checked(server: AgentServer, body: Any) -> None
         assert answered.status_code == 422
 
 
+@pytest.mark.slow
 async def test_a_slow_reader_holds_up_nobody_and_gets_everything(dsn: str, schema: str) -> None:
     async def pour(state: Steps) -> Steps:
         write = get_stream_writer()

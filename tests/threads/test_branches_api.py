@@ -426,6 +426,7 @@ async def test_a_fork_of_a_question_that_was_answered_asks_again(state: Any, las
     assert (await graph.aget_state(config_of("t"))).values["answers"][-1] == "yes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lasting", [False, True], ids=["plain", "own history"])
 async def test_every_checkpoint_can_be_forked(state: Any, rows: Rows, lasting: bool) -> None:
     """Its state is what it was, and what comes after is what a thread does that was never longer."""
@@ -505,6 +506,7 @@ class Delta(TypedDict):
     log: Annotated[list[str], DeltaChannel(lambda state, writes: [*(state or []), *itertools.chain(*writes)])]
 
 
+@pytest.mark.slow
 async def test_delta_channels_are_rebuilt_in_a_fork(state: Any) -> None:
     builder = StateGraph(Delta)
     builder.add_node("a", lambda state: {"log": [f"a{len(state['log'])}"]})

@@ -507,6 +507,7 @@ def test_pending_sends_survive(saver: PGStateSaver) -> None:
     assert [item.id for item in result["messages"]] == ["go", "fan", "w0", "w1", "w2"]
 
 
+@pytest.mark.slow
 def test_pruning_while_another_thread_appends_loses_nothing(
     dsn: str, schema: str, saver: PGStateSaver, tables: Tables
 ) -> None:

@@ -133,6 +133,7 @@ async def stop(machine: Machine, graph: Any, way: Callable[..., Awaitable[None]]
     assert machine.status == [("running", 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_blocking_tool_that_was_abandoned_takes_effect_once(machine: Machine, way: Any) -> None:
     """Its check says truthfully that it has not taken effect yet."""
@@ -180,6 +181,7 @@ async def test_the_late_error_counts(machine: Machine, is_handled: bool) -> None
             await graph.ainvoke(None, thread())
 
 
+@pytest.mark.slow
 async def test_another_process_finds_it_alive(machine: Machine) -> None:
     graph = machine.graph_of(machine.charge)
     await stop(machine, graph)
@@ -194,6 +196,7 @@ async def test_another_process_finds_it_alive(machine: Machine) -> None:
     assert machine.charged == ["o1"]
 
 
+@pytest.mark.slow
 async def test_a_thread_of_an_asynchronous_tool_is_waited_for(machine: Machine) -> None:
     """Nobody knows what the tool would have made of it, but its check can tell when it has ended."""
     machine.ledger.policy("charge", on_unknown="check", check=machine.check)
@@ -384,6 +387,7 @@ async def test_a_transactional_tool_cannot_use_the_connection_that_it_lost(
         assert connection.execute(f"SELECT room FROM {schema}.bookings").fetchall() == [("early",), ("late",)]
 
 
+@pytest.mark.slow
 async def test_a_blocking_ledger_keeps_what_took_too_long_alive(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

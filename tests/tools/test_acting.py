@@ -67,6 +67,7 @@ async def test_a_transaction_whose_outcome_cannot_be_written_had_no_effect(
     assert state_of(connection, schema) == ([("success", 2)], [("7",)])
 
 
+@pytest.mark.slow
 async def test_a_tool_without_a_connection_has_not_begun(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     async with open_small(ToolLedger, dsn, schema) as bench:
         connection.execute(f"CREATE TABLE {schema}.bookings (room text)")

@@ -146,6 +146,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(action_runner, "_LONGEST_CATCH_UP", 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_impatient")
 async def test_no_tool_runs_before_its_checkpoint_however_late_that_is_stored(bench: Bench, dsn: str) -> None:
     till = Till()

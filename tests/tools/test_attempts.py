@@ -49,6 +49,7 @@ async def test_parallel_calls_of_one_action_have_one_effect(bench: Bench, on_unk
         assert len({message.tool_call_id for message in answers}) == CALLS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", LEDGERS)
 async def test_an_intent_whose_confirmation_is_lost_is_under_way(
     api: type, dsn: str, schema: str, connection: psycopg.Connection

@@ -240,6 +240,7 @@ async def test_a_model_may_hear_of_it(bench: Bench, connection: psycopg.Connecti
     assert state_of(connection, bench.saver.schema) == ([("timeout", 1)], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", LEDGERS)
 async def test_time_decides_for_both_or_neither(
     api: type, dsn: str, schema: str, connection: psycopg.Connection
@@ -295,6 +296,7 @@ async def test_the_server_is_told_too(bench: Bench, connection: psycopg.Connecti
     assert slow.outcomes == [("31s", "31s"), ("20s", "5s")]
 
 
+@pytest.mark.slow
 def test_the_server_ends_what_a_stopped_process_cannot(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
         saver.setup()

@@ -283,6 +283,7 @@ with PGState.open(sys.argv[1], schema=sys.argv[2]) as state:
 """
 
 
+@pytest.mark.slow
 def test_a_function_is_known_again_whatever_its_arguments_address_or_order(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

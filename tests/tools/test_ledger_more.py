@@ -188,6 +188,7 @@ async def test_a_function_with_a_key_is_done_once_on_its_thread(bench: Bench) ->
         await bench.do(once, "o1")
 
 
+@pytest.mark.slow
 async def test_the_functional_api(bench: Bench) -> None:
     done: list[str] = []
     fail = [True]
@@ -410,6 +411,7 @@ class SlowSaver(PGStateSaver):
         return super().put(*arguments, **options)
 
 
+@pytest.mark.slow
 def test_a_tool_waits_for_the_checkpoint_it_is_called_from(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
@@ -436,6 +438,7 @@ def test_a_tool_waits_for_the_checkpoint_it_is_called_from(
 # Several processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", LEDGERS)
 def test_processes_that_want_the_same_at_once_do_it_once(api: type, dsn: str, schema: str, tmp_path: Path) -> None:
     with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:

@@ -40,6 +40,7 @@ async def broken(request: pytest.FixtureRequest, dsn: str, schema: str) -> Async
         yield pair
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", [False, 1])
 @pytest.mark.parametrize("api", LEDGERS)
 async def test_an_attempt_lives_and_is_recorded_while_others_keep_all_connections(

@@ -121,6 +121,7 @@ class _Entered:
         await call(self.inner.__exit__, *error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Worker, AsyncWorker])
 def test_workers_keep_limits_and_a_killed_one_frees_its_slots(
     kind: type, dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Any
@@ -148,6 +149,7 @@ def test_workers_keep_limits_and_a_killed_one_frees_its_slots(
     assert found == [("success", 6)]
 
 
+@pytest.mark.slow
 def test_a_rate_delays_runs_and_loses_none(dsn: str, schema: str) -> None:
     with PGState.open(dsn, schema=schema, run_key="configurable.user_id") as state:
         state.runs.limit("default", key="*", rate=Rate(2, per=0.7))

@@ -16,6 +16,7 @@ from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worke
 from langgraph_pgstate.errors import RunFailedError, UnavailableError
 
 
+@pytest.mark.slow
 def test_a_run_that_is_left_each_time_ends_as_often_as_its_worker_may_die(dsn: str, schema: str) -> None:
     calls: list[int] = []
 
@@ -45,6 +46,7 @@ def count_turns(worker: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return turns
 
 
+@pytest.mark.slow
 def test_a_queue_that_fails_at_once_is_not_asked_without_a_pause(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +60,7 @@ def test_a_queue_that_fails_at_once_is_not_asked_without_a_pause(
         assert state.runs.enqueue("agent", {"count": 0}, thread_id="t").wait(GUARD_SECONDS)["count"] == 1
 
 
+@pytest.mark.slow
 async def test_a_run_that_takes_its_time_to_stop_is_waited_for_with_pauses(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_runs_that_end_together_let_the_next_of_their_keys_begin_at_once(
         assert [name for name, _ in calls].count("finish_together") == 3
 
 
+@pytest.mark.slow
 def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_locked_thread_keeps_no_later_runs_from_ending_together(
         locked.wait(GUARD_SECONDS)
 
 
+@pytest.mark.slow
 def test_a_thread_that_a_caller_has_locked_delays_no_run_of_another(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ class Flaky(Exception):
     """An error that passes."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 async def test_errors_are_tried_again_as_the_policy_says(kind: type, dsn: str, schema: str, state: PGState) -> None:
     calls: list[Any] = []
@@ -73,6 +74,7 @@ async def test_errors_are_tried_again_as_the_policy_says(kind: type, dsn: str, s
         assert calls == [("second", 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 async def test_a_run_that_takes_too_long_ends_as_timeout(kind: type, dsn: str, schema: str, state: PGState) -> None:
     gate, calls = threading.Event(), []

@@ -83,6 +83,7 @@ async def test_the_next_run_of_a_thread_waits_for_the_thread_that_a_cancelled_on
 
 
 # What is left behind is not the same: a thread's run in one, and a thread of a run that has ended in the other.
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS, ids=["blocking", "event loop"])
 async def test_the_next_run_waits_no_longer_than_the_drain_timeout(
     kind: type, dsn: str, schema: str, state: PGState
@@ -99,6 +100,7 @@ async def test_the_next_run_waits_no_longer_than_the_drain_timeout(
         node.released.set()
 
 
+@pytest.mark.slow
 async def test_a_run_whose_nodes_fail_waits_for_those_beside_them(dsn: str, schema: str, state: PGState) -> None:
     node, failed = Blocking(), threading.Event()
 
@@ -121,6 +123,7 @@ async def test_a_run_whose_nodes_fail_waits_for_those_beside_them(dsn: str, sche
     assert node.most == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 async def test_no_superstep_begins_behind_a_line_that_swallows_once_another_worker_has_the_run(
     kind: type, dsn: str, schema: str, state: PGState, connection: psycopg.Connection
@@ -156,6 +159,7 @@ async def test_no_superstep_begins_behind_a_line_that_swallows_once_another_work
         gate.close()
 
 
+@pytest.mark.slow
 async def test_an_async_node_is_cancelled_when_its_worker_cannot_renew(dsn: str, schema: str, state: PGState) -> None:
     gate, cancelled = Gate(dsn), asyncio.Event()
 

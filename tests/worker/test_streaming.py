@@ -317,6 +317,7 @@ def test_a_worker_that_dies_before_its_runs_end_is_stored_leaves_its_last_events
         assert [event.data for event in events if event.event == "updates"] == [{"ask": {"seen": "done"}}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_stream_goes_on_after_a_restart_of_the_server(
     kind: type,
@@ -456,6 +457,7 @@ def test_writes_that_store_no_events_note_none_as_stored(
     assert stream.freeze() == []
 
 
+@pytest.mark.slow
 def test_the_writer_looks_for_late_events_and_rests_without_streams(
     queue: Queue, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -619,6 +621,7 @@ def test_a_batch_is_of_the_superstep_of_its_events(queue: Queue) -> None:
     assert [one.step for one in stream.freeze()] == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Worker, AsyncWorker])
 async def test_the_commits_of_a_worker_are_few_however_many_runs_stream(
     kind: type, dsn: str, schema: str, state: PGState, monkeypatch: pytest.MonkeyPatch

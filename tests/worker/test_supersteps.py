@@ -40,6 +40,7 @@ def test_a_superstep_that_blocks_ends_its_run_in_time_and_the_next_one_waits_for
     assert (node.most, node.times) == (1, 2 if attempts == 1 else 3)
 
 
+@pytest.mark.slow
 def test_a_superstep_has_all_of_its_time_in_each_round(dsn: str, schema: str, state: PGState) -> None:
     graph = loop_graph(6, lambda count: time.sleep(0.2))
     with Worker(state, {"agent": graph}, **OPTIONS):

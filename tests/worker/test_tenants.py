@@ -64,6 +64,7 @@ def telling() -> Any:
     return StateGraph(dict).add_node(tell).add_edge(START, "tell").compile()
 
 
+@pytest.mark.slow
 def test_runs_of_many_tenants_with_the_same_ids_do_not_cross(walled: Walled) -> None:
     names = [f"t{number}" for number in range(12)]
     with walled.open(pool=4) as state:
@@ -89,6 +90,7 @@ def test_runs_of_many_tenants_with_the_same_ids_do_not_cross(walled: Walled) -> 
         assert walled.rows("SELECT count(*) FROM {}.workers") == [(0,)]
 
 
+@pytest.mark.slow
 async def test_an_asynchronous_worker_serves_tenants(walled: Walled) -> None:
     async def tell(state: dict[str, Any]) -> dict[str, Any]:
         mine = run_state()
@@ -105,6 +107,7 @@ async def test_an_asynchronous_worker_serves_tenants(walled: Walled) -> None:
                 assert await handle.wait(GUARD_SECONDS) == {"__root__": {"tenant": name}}
 
 
+@pytest.mark.slow
 def test_a_tenant_that_is_new_is_served_by_notification(walled: Walled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "ROTATION_SECONDS", 1e9)
     with walled.open(pool=3) as state, Worker(state, {"agent": loop_graph(1)}, poll=0.05):
@@ -114,6 +117,7 @@ def test_a_tenant_that_is_new_is_served_by_notification(walled: Walled, monkeypa
                 assert handle.wait(GUARD_SECONDS)["count"] == 1
 
 
+@pytest.mark.slow
 def test_a_tenant_without_a_notification_is_found_by_the_rotation(
     walled: Walled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +128,7 @@ def test_a_tenant_without_a_notification_is_found_by_the_rotation(
             assert state.for_tenant(name).runs.enqueue("agent", {"count": 0}).wait(GUARD_SECONDS)["count"] == 1
 
 
+@pytest.mark.slow
 def test_a_tenant_with_many_runs_does_not_keep_others_waiting(walled: Walled) -> None:
     order: list[str] = []
 
@@ -142,6 +147,7 @@ def test_a_tenant_with_many_runs_does_not_keep_others_waiting(walled: Walled) ->
     assert max(order.index("one"), order.index("two")) < 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_killed_worker_is_followed_by_one_that_resumes_the_runs_of_each_tenant(
     walled: Walled, kind: type, tmp_path: Any
@@ -167,6 +173,7 @@ def test_a_killed_worker_is_followed_by_one_that_resumes_the_runs_of_each_tenant
     assert notes.count("begin step 2") == 6
 
 
+@pytest.mark.slow
 def test_delayed_runs_and_schedules_of_tenants_without_runs_begin_at_their_time(
     walled: Walled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +188,7 @@ def test_delayed_runs_and_schedules_of_tenants_without_runs_begin_at_their_time(
             wait_until(lambda: any(run.status == "success" for run in planned.runs.list().items), "the schedule's run")
 
 
+@pytest.mark.slow
 def test_runs_are_cancelled_and_given_back_in_each_tenant(walled: Walled) -> None:
     gate = threading.Event()
     begun = threading.Semaphore(0)
@@ -202,6 +210,7 @@ def test_runs_are_cancelled_and_given_back_in_each_tenant(walled: Walled) -> Non
         assert {name: handle.status() for name, handle in handles.items()} == {"a": "cancelled", "b": "pending"}
 
 
+@pytest.mark.slow
 def test_lanes_and_states_of_tenants_without_runs_are_closed(walled: Walled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "_IDLE_SECONDS", 0.1)
     with walled.open(pool=3) as state, Worker(state, {"agent": loop_graph(1)}, poll=0.05) as one:
@@ -213,6 +222,7 @@ def test_lanes_and_states_of_tenants_without_runs_are_closed(walled: Walled, mon
         assert walled.rows("SELECT count(*) FROM {}.workers") == [(0,)]
 
 
+@pytest.mark.slow
 def test_a_tenant_cannot_drain_the_worker_of_all(walled: Walled) -> None:
     gate = threading.Event()
     graphs = {"agent": loop_graph(1, lambda _: gate.wait(GUARD_SECONDS))}
@@ -248,6 +258,7 @@ def test_what_a_run_that_deletes_its_thread_leaves_is_deleted_without_other_runs
         assert state._database.run(find_work, queries(walled.schema), ["acme"], ["default"], ["agent"]) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_must_be_alone_is_alone_among_all_tenants(walled: Walled) -> None:
     begun, gate = threading.Event(), threading.Event()
     running: set[str] = set()
@@ -291,6 +302,7 @@ def test_stores_that_tenants_would_share_are_refused(walled: Walled) -> None:
         stack.enter_context(Worker(state, {"agent": graph}))
 
 
+@pytest.mark.slow
 def test_the_state_s_memory_is_that_of_the_tenant(walled: Walled) -> None:
     def put(state: dict[str, Any]) -> dict[str, Any]:
         get_store().put(("found",), "key", {"by": state["by"]})
@@ -305,6 +317,7 @@ def test_the_state_s_memory_is_that_of_the_tenant(walled: Walled) -> None:
             assert state.for_tenant(name).memory.get(("found",), "key").value == {"by": name}
 
 
+@pytest.mark.slow
 def test_only_roles_that_may_list_tenants_serve_all(walled: Walled) -> None:
     for dsn in (walled.operator, walled.server):
         with PGState.open(dsn, schema=walled.schema) as state, pytest.raises(TenantError, match="bypasses row-level"):
@@ -341,6 +354,7 @@ def test_the_role_of_a_worker_sees_names_and_no_content(walled: Walled) -> None:
         assert connection.execute(f"SELECT pgstate_tenant FROM {walled.schema}.tenants".encode()).fetchall()
 
 
+@pytest.mark.slow
 def test_run_until_idle_ends_after_the_runs_of_all_tenants(walled: Walled) -> None:
     with walled.open(pool=3) as state:
         for name in "abcdef":
@@ -377,6 +391,7 @@ graph = builder.compile()
 """
 
 
+@pytest.mark.slow
 def test_the_command_serves_all_tenants_and_gives_their_runs_back_at_sigterm(walled: Walled, tmp_path: Path) -> None:
     """What was in progress ends its superstep, and goes on in the next process."""
     (tmp_path / "agent.py").write_text(AGENT)
@@ -439,6 +454,7 @@ class SlowMaster:
         assert self.slow
 
 
+@pytest.mark.slow
 def test_a_slow_master_key_of_one_tenant_delays_no_other(walled: Walled) -> None:
     """Neither the claims of others, nor the renewal of their leases; its own runs wait for it."""
     master = SlowMaster()
@@ -474,6 +490,7 @@ def test_a_slow_master_key_of_one_tenant_delays_no_other(walled: Walled) -> None
         wait_until(lambda: walled.rows(done) == [("success",)], "the run of the slow one")
 
 
+@pytest.mark.slow
 def test_a_lease_is_renewed_while_the_end_of_another_run_waits_for_its_key(
     walled: Walled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -456,6 +456,7 @@ async def test_a_worker_leaves_other_queues_and_graphs_alone(
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 async def test_a_busy_event_loop_and_a_blocking_node_keep_their_leases(
     kind: type, dsn: str, schema: str, state: PGState, connection: psycopg.Connection
@@ -483,6 +484,7 @@ async def test_a_busy_event_loop_and_a_blocking_node_keep_their_leases(
     assert runs(connection, schema) == [("t", "success", 1)]
 
 
+@pytest.mark.slow
 async def test_one_running_run_of_a_thread_at_a_time_in_the_order_of_enqueueing(
     dsn: str, schema: str, state: PGState
 ) -> None:
@@ -506,6 +508,7 @@ async def test_one_running_run_of_a_thread_at_a_time_in_the_order_of_enqueueing(
     assert order == [str(number) for number in range(10)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 async def test_a_thread_is_deleted_when_its_run_succeeds_if_asked(
     kind: type, dsn: str, schema: str, state: PGState, connection: psycopg.Connection

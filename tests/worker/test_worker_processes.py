@@ -80,6 +80,7 @@ def test_a_run_that_has_stored_nothing_starts_from_its_input(
     assert begun(place) == once(0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_worker_that_was_stopped_past_its_lease_writes_and_ends_nothing(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
@@ -170,6 +171,7 @@ def test_a_run_that_does_not_drain_in_time_is_repeated_elsewhere(
     assert begun(place) == once(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_second_signal_does_not_wait(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
@@ -214,6 +216,7 @@ def test_a_run_that_kills_its_workers_becomes_a_dead_letter_and_blocks_nobody(
         assert runs(connection, schema)[1] == ("t", "success", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_what_a_worker_writes_late_of_a_run_that_it_lost_changes_nothing(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
@@ -253,6 +256,7 @@ def test_what_a_worker_writes_late_of_a_run_that_it_lost_changes_nothing(
     assert place.notes()[-1][1] == first.pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_run_that_kills_its_workers_takes_no_neighbours_into_the_dead_letters(
     kind: type, dsn: str, schema: str, connection: psycopg.Connection
@@ -288,6 +292,7 @@ def test_a_run_that_kills_its_workers_takes_no_neighbours_into_the_dead_letters(
     assert {*found.values()} == {"success"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_restart_of_the_server_in_the_middle_of_a_run(
     kind: type,
@@ -310,6 +315,7 @@ def test_a_restart_of_the_server_in_the_middle_of_a_run(
     assert begun(place) == once()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_workers_fire_each_tick_once_also_over_a_restart_of_the_server(
     kind: type,
@@ -372,6 +378,7 @@ def test_a_killed_worker_that_nobody_reaps_is_followed_by_another_after_its_leas
         assert ("t", "success", 2) in runs(connection, schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_workers_behind_pgbouncer_in_transaction_mode(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Path

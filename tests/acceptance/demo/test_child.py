@@ -12,6 +12,7 @@ from examples.demo.child import Job, run
 from langgraph_pgstate import PGState, PGStateSaver
 
 
+@pytest.mark.slow
 def test_a_job_is_done_and_told_line_by_line(dsn: str, saver: PGStateSaver, capfd: pytest.CaptureFixture[str]) -> None:
     job = Job("begin", dsn, saver.schema, "t", "p1", None, hotel_seconds=0)
     assert Job(**json.loads(job.to_json())) == job
