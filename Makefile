@@ -13,7 +13,7 @@ WORKERS := $(if $(PGSTATE_TEST_DSN),,-n 3 --dist worksteal)
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
 # What is committed, without binary files.
 FILES := $(filter-out %.png %.zdict %.woff2 %.gif,$(wildcard $(shell git ls-files 2>/dev/null)))
-# Tests that are repeated on other versions of PostgreSQL.
+# Tests that are repeated on other versions of PostgreSQL; those of the slow ones that `make test-slow` runs.
 MARKS ?= not long and not once
 
 # Each worker and each of the tests' processes would compile the tests and the package anew.
@@ -47,8 +47,8 @@ chat: ## Build the chat page of examples/chat, and serve it on http://127.0.0.1:
 test: $(STAMP) ## Run the daily tests on the embedded PostgreSQL, or on PGSTATE_TEST_DSN
 	@$(PYTEST)
 
-test-slow: $(STAMP) ## Run the slow tests, too, before a change of the queue or the saver
-	@$(PYTEST) -m 'not long'
+test-slow: $(STAMP) ## Run the slow tests, before a change of the queue or the saver; whole programs, too, with MARKS='not long'
+	@$(PYTEST) -m 'slow and $(MARKS)'
 
 test-all: $(STAMP) ## Run all tests, with all of Hypothesis' examples
 	@PGSTATE_TEST_ALL=1 $(PYTEST) -m ''

@@ -161,6 +161,7 @@ def plant(connection: psycopg.Connection, statement: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.once
 def test_every_planted_fault_is_found(dsn: str, tmp_path: Path) -> None:
     directory = tmp_path / "epoch"
     missed = []

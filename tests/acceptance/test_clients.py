@@ -18,6 +18,7 @@ from langgraph_pgstate.worker.graphs import load_value
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.once,
     pytest.mark.skipif(shutil.which("npm") is None or shutil.which("node") is None, reason="Node and npm are missing"),
 ]
 ROOT = Path(__file__).parents[2]

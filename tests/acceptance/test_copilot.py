@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.once,
     pytest.mark.skipif(shutil.which("npm") is None or shutil.which("node") is None, reason="Node and npm are missing"),
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is missing"),
 ]

@@ -41,6 +41,7 @@ SAID = [
 
 
 @pytest.mark.slow
+@pytest.mark.once
 def test_mypy_knows_names_and_options_and_no_others(tmp_path: Path) -> None:
     snippets = [tmp_path / "names.py", tmp_path / "options.py"]
     for snippet, text in zip(snippets, (NAMES, OPTIONS), strict=True):

@@ -642,7 +642,7 @@ class User:
                 given = {**request, "headers": {**request.get("headers", {}), "accept": "application/json"}}
                 response = await self.send(route, route.own(me), given)
                 # Times that pass are told in words.
-                text = re.sub(r"Ended (\d+ s ago|just now)", "Ended", response.text)
+                text = re.sub(r"Ended (\d+ \w+ ago|just now)", "Ended", response.text)
                 found[f"{route.key} {number}"] = (response.status_code, text)
         return found
 
