@@ -96,6 +96,11 @@ SELECT t.thread_id, CASE
             WHERE l.thread_id = t.thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
         ) THEN 'running'
         WHEN EXISTS (
+            -- A tool may outlive its run. Its outcome is stored when it ends.
+            SELECT 1 FROM /*schema*/tool_executions e
+            WHERE e.thread_id = t.thread_id AND e.status = 'running' AND e.alive_until > now()
+        ) THEN 'acting'
+        WHEN EXISTS (
             SELECT 1 FROM /*schema*/schedules s WHERE s.thread_id = t.thread_id AND s.next_at IS NOT NULL
         ) THEN 'scheduled'
         WHEN EXISTS (SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = t.thread_id) THEN 'recorded'

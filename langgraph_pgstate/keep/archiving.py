@@ -49,6 +49,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "held": "is held by a person",
     "queued": "is in the queue",
     "running": "is run, or leased, by a living process",
+    "acting": "has a tool that still runs",
     "scheduled": "has a schedule that is to fire",
     "recorded": "has records in the journal",
     "exported": "has spans that are to be exported",

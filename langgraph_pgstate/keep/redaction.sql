@@ -1,5 +1,6 @@
 -- name: is_thread_used
--- Return the reason why a thread is in use: its lease is held, or a run of it is running; no row if it is not in use.
+-- Return the reason why a thread is in use: its lease is held, or a run or a tool of it is running; no row if it is not
+-- in use.
 SELECT 'its lease is held' FROM /*schema*/leases l
 WHERE l.thread_id = :thread_id::text AND l.holder_id IS NOT NULL AND l.expires_at > now()
 UNION ALL
@@ -7,6 +8,10 @@ SELECT 'a run of it is running' FROM /*schema*/runs r
 WHERE r.thread_id = :thread_id AND r.status = 'running' AND r.alive_until > now()
 UNION ALL
 SELECT 'a worker runs it' FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.status = 'running'
+UNION ALL
+-- A tool may outlive its run. Its result is stored when it ends.
+SELECT 'a tool of it is running' FROM /*schema*/tool_executions e
+WHERE e.thread_id = :thread_id AND e.status = 'running' AND e.alive_until > now()
 LIMIT 1;
 
 -- name: lock_all_checkpoints

@@ -51,6 +51,7 @@ async def compensate_all(
 
     Raises:
         NotFoundError: If there is no such checkpoint.
+        ThreadArchivedError: If the thread is archived.
     """
     effects = await runner.executor.run(tool_executions.list_effects, queries, thread_id, run_id, to_checkpoint)
     compensated, uncovered, unsettled, elsewhere = [], [], [], []

@@ -12,7 +12,7 @@ from langgraph_pgstate.arguments import request_scope, text_of
 from langgraph_pgstate.codec.frames import unpack
 from langgraph_pgstate.db.protocol import Connection, Read, Row
 from langgraph_pgstate.errors import NotFoundError, PGStateError, ToolSetupError
-from langgraph_pgstate.leases.guards import refuse_deleted
+from langgraph_pgstate.leases.guards import refuse_archived, refuse_deleted
 from langgraph_pgstate.paging import LAST, Page, decode_cursor, read_page
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.record.types import ToolExecution
@@ -194,6 +194,18 @@ async def get(db: Connection, queries: Queries, thread_id: str, idempotency_key:
     if not rows:
         return None
     return Recorded(execution_of(rows[0]), *rows[0][_COLUMNS:])
+
+
+async def find(db: Connection, queries: Queries, thread_id: str, idempotency_key: str) -> Recorded | None:
+    """Return what `get` returns.
+
+    Raises:
+        ThreadArchivedError: If the thread is archived.
+    """
+    recorded = await get(db, queries, thread_id, idempotency_key)
+    if recorded is None:
+        await refuse_archived(db, queries, thread_id)
+    return recorded
 
 
 async def take_over(
@@ -390,14 +402,18 @@ async def list_effects(
 
     Raises:
         NotFoundError: If the thread's root namespace has no such checkpoint.
+        ThreadArchivedError: If the thread is archived.
     """
     if to_checkpoint is not None and not await db.fetch(
         queries.find_root_checkpoint, {"thread_id": thread_id, "checkpoint_id": to_checkpoint}
     ):
+        await refuse_archived(db, queries, thread_id)
         raise NotFoundError(f"thread {thread_id!r} has no checkpoint {to_checkpoint!r}")
     rows = await db.fetch(
         queries.list_effects, {"thread_id": thread_id, "run_id": run_id, "to_checkpoint": to_checkpoint}
     )
+    if not rows:
+        await refuse_archived(db, queries, thread_id)
     return [(execution_of(row), row[_COLUMNS]) for row in rows]
 
 
@@ -442,7 +458,11 @@ async def list_executions(
     *,
     unknown: bool = False,
 ) -> list[ToolExecution]:
-    """Return a page of a thread's executions, newest first, or only of those whose outcome is unknown."""
+    """Return a page of a thread's executions, newest first, or only of those whose outcome is unknown.
+
+    Raises:
+        ThreadArchivedError: If the thread is archived.
+    """
     started_at, key = after or (None, None)
     rows = await db.fetch(
         queries.list_tool_executions,
@@ -455,6 +475,8 @@ async def list_executions(
             "page_size": limit,
         },
     )
+    if not rows:
+        await refuse_archived(db, queries, thread_id)
     return [execution_of(row) for row in rows]
 
 

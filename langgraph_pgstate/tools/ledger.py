@@ -271,8 +271,12 @@ class AsyncToolLedger(_Ledger):
         return await self(request, execute)
 
     async def get(self, thread_id: str, key: str) -> ToolExecution | None:
-        """Return one action without its result; `None` if there is no action with this key."""
-        recorded = await self._executor.run(tool_executions.get, self._queries, thread_id_of(thread_id), key)
+        """Return one action without its result; `None` if there is no action with this key.
+
+        Raises:
+            ThreadArchivedError: If the thread is archived.
+        """
+        recorded = await self._executor.run(tool_executions.find, self._queries, thread_id_of(thread_id), key)
         return recorded.execution if recorded else None
 
     async def list(
@@ -292,6 +296,9 @@ class AsyncToolLedger(_Ledger):
             unknown: Only actions whose outcome is unknown: they took too long, or their process died; see `settle`.
             limit: Maximum number of actions.
             after: The last action of the previous page.
+
+        Raises:
+            ThreadArchivedError: If the thread is archived.
         """
         operation = tool_executions.list_executions
         return await self._executor.run(
@@ -328,10 +335,11 @@ class AsyncToolLedger(_Ledger):
         Raises:
             ConfigurationError: If `reference` is not a reference.
             NotFoundError: If there is no such result.
+            ThreadArchivedError: If the thread is archived.
             UnsafeTypeError: If the result has a type that may not be built.
         """
         thread_id, key = parse_reference(reference)
-        recorded = await self._executor.run(tool_executions.get, self._queries, thread_id, key)
+        recorded = await self._executor.run(tool_executions.find, self._queries, thread_id, key)
         if recorded is None:
             raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
         return restore(self._codec, recorded)
@@ -359,6 +367,7 @@ class AsyncToolLedger(_Ledger):
 
         Raises:
             NotFoundError: If there is no such action.
+            ThreadArchivedError: If the thread is archived.
             ConfigurationError: If the decision is invalid.
             AlreadySettledError: If the action is running, has succeeded, or differs from `seen`.
         """
@@ -480,6 +489,7 @@ class ToolLedger(_Ledger):
 
         Raises:
             NotFoundError: If there is no such checkpoint.
+            ThreadArchivedError: If the thread is archived.
 
         Example:
             >>> @ledger.compensate(refund_payment)

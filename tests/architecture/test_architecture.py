@@ -619,6 +619,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tools.executions.begin": lambda bench: (bench.intent(), "holder", 15.0),
     "tools.executions.is_reached": lambda bench: (bench.intent(),),
     "tools.executions.get": lambda bench: ("t", "key"),
+    "tools.executions.find": lambda bench: ("t", "key"),
     "tools.executions.finish": lambda bench: (bench.intent(), Outcome("success")),
     "tools.executions.mark_unknown": lambda bench: (bench.recorded(),),
     "tools.executions.note_answers": lambda bench: (bench.recorded(), 1),

@@ -164,7 +164,7 @@ def test_what_is_held_is_refused_by_name(state: PGState, dsn: str, schema: str, 
 @pytest.mark.slow
 def test_what_is_in_use_stays_and_says_why(state: PGState, dsn: str, schema: str, url: str) -> None:
     graph = agent(state)
-    for name in ("active", "leased", "queued", "scheduled", "exported"):
+    for name in ("active", "leased", "queued", "scheduled", "exported", "acting"):
         graph.invoke({"messages": [("user", "Book it.")]}, config_of(name))
     state.flush()
     assert state.archive.put(["active"], to=url).left == (("active", "was active a moment ago"),)
@@ -172,16 +172,37 @@ def test_what_is_in_use_stays_and_says_why(state: PGState, dsn: str, schema: str
     state.schedules.put("daily", "agent", {"messages": []}, cron="0 0 * * *", thread_id="scheduled")
     exporting = "(thread_id, export_id, run_id, span_ids, started_ats) VALUES ('exported', '1', '1', '{a}', '{now}')"
     ask(dsn, f'INSERT INTO "{schema}".span_exports {exporting}')
+    acting = "VALUES ('acting', 'k', 'pay', 'running', now() + interval '15 s', '{}')"
+    columns = "(thread_id, idempotency_key, tool, status, alive_until, arguments)"
+    ask(dsn, f'INSERT INTO "{schema}".tool_executions {columns} {acting}')
     with state.leases.hold("leased"):
-        report = state.archive.put(["leased", "queued", "scheduled", "exported"], to=url, idle_for=NOW)
+        report = state.archive.put(["leased", "queued", "scheduled", "exported", "acting"], to=url, idle_for=NOW)
     assert dict(report.left) == {
         "leased": "is run, or leased, by a living process",
         "queued": "is in the queue",
         "scheduled": "has a schedule that is to fire",
         "exported": "has spans that are to be exported",
+        "acting": "has a tool that still runs",
     }
     assert report.threads == 0
     assert not report.archives
+
+
+def test_actions_of_an_archived_thread_are_not_said_to_be_missing(state: PGState, url: str) -> None:
+    agent(state).invoke({"messages": [("user", "Book it.")]}, config_of("t"))
+    state.flush()
+    assert state.archive.put(["t"], to=url, idle_for=NOW).threads == 1
+    tools = state.tools
+    for call in (
+        lambda: tools.list("t"),
+        lambda: tools.get("t", "k"),
+        lambda: tools.result("pgstate:tool/t/k"),
+        lambda: tools.settle("t", "k", "done"),
+        lambda: tools.compensate("t"),
+        lambda: tools.compensate("t", to_checkpoint="c"),
+    ):
+        with pytest.raises(ThreadArchivedError):
+            call()
 
 
 def arrivals() -> dict[str, Callable[[PGState, Any], Any]]:

@@ -549,6 +549,16 @@ def test_a_message_of_a_running_thread_is_refused_by_name(state: PGState, ask: A
     assert state.privacy.receipts().items == ()
 
 
+def test_a_message_of_a_thread_whose_tool_outlives_its_run_is_refused_by_name(state: PGState, ask: Ask) -> None:
+    said(state, "t", "my secret garden", "evelyn", id="m1")
+    ask(
+        "INSERT INTO {}.tool_executions (thread_id, idempotency_key, tool, status, alive_until, arguments) "
+        "VALUES ('t', 'k', 'pay', 'running', now() + interval '1 minute', '0')"
+    )
+    with pytest.raises(ThreadInUseError, match="a tool of it is running"):
+        state.privacy.erase(thread_id="t", message_id="m1")
+
+
 def test_what_is_put_meanwhile_is_found_by_another_round(
     state: PGState, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
