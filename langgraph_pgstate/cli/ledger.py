@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from langgraph_pgstate.cli.drawing import console, escape
-from langgraph_pgstate.cli.interrupts import value_of, value_text
+from langgraph_pgstate.cli.interrupts import shell_user, value_of, value_text
 from langgraph_pgstate.cli.options import DECISIONS, LimitOption, ThreadArgument
 from langgraph_pgstate.cli.output import format_time, new_table, one_of, print_json, shorten, show
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.record.types import ToolExecution
+from langgraph_pgstate.tools import ToolLedger
 
 _STYLES = {"success": "green", "error": "red", "timeout": "yellow", "unknown": "yellow", "running": "cyan"}
 _SETTLED = {"done": "success", "retry": "pending: it runs when it is called again", "fail": "error"}
-_MOST = 1000
+_PAGE = 1000
 
 
 def executions(
@@ -60,6 +63,7 @@ def settle(
     result: Annotated[
         str | None, typer.Option(metavar="VALUE", help="With done: the result of the tool, as JSON or plain text.")
     ] = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; by default the shell's user.")] = None,
     text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
 ) -> None:
     """Decide the outcome of an action of the tool ledger. The action must be unknown or failed."""
@@ -69,8 +73,7 @@ def settle(
     target: Target = ctx.obj
     with target.connect() as state:
         if state.tools.get(thread, key) is None:
-            keys = [item.idempotency_key for item in state.tools.list(thread, limit=_MOST)]
-            matching = [each for each in keys if each.startswith(key)]
+            matching = [each for each in _keys(state.tools, thread) if each.startswith(key)]
             if len(matching) > 1:
                 raise ConfigurationError(
                     f"{len(matching)} actions of thread {thread!r} begin with {key!r}: give more of the key"
@@ -78,9 +81,17 @@ def settle(
             if not matching:
                 raise NotFoundError(f"thread {thread!r} has no tool execution {key!r}")
             key = matching[0]
-        state.tools.settle(thread, key, decision, **given)
+        state.tools.settle(thread, key, decision, by=by or shell_user(), **given)
         settled = state.tools.get(thread, key)
     if target.is_json:
         print_json(settled)
     else:
         console.print(f"settled {escape(key)}: {_SETTLED[decision]}")
+
+
+def _keys(ledger: ToolLedger, thread: str) -> Iterator[str]:
+    """Yield the keys of all actions of a thread."""
+    page: Sequence[ToolExecution] = ledger.list(thread, limit=_PAGE)
+    while page:
+        yield from (item.idempotency_key for item in page)
+        page = ledger.list(thread, limit=_PAGE, after=page[-1]) if len(page) == _PAGE else ()

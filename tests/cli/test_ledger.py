@@ -25,6 +25,7 @@ Run = Any
 def run(dsn: str, saver: PGStateSaver, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> Run:
     """What `pgstate` prints on a terminal 140 columns wide, of a thread with four actions."""
     monkeypatch.delenv("PGSTATE_DSN", raising=False)
+    monkeypatch.setenv("USER", "operator")
     monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 140)
     record = Record(connection, saver.schema)
     record.execution("call-1", 0, preview="paid [90]")
@@ -63,6 +64,20 @@ def test_an_unknown_outcome_is_settled(run: Run, saver: PGStateSaver) -> None:
     assert "settled call-3: pending" in run("settle", "t", "call-3", "retry")
     assert json.loads(run("--json", "settle", "t", "wish", "fail"))["status"] == "error"
     assert keys(run("executions", "t", "--unknown")) == []
+
+
+def test_who_settles_is_recorded(run: Run, connection: psycopg.Connection, saver: PGStateSaver) -> None:
+    run("settle", "t", "call-2", "fail", "--by", "Eve")
+    run("settle", "t", "call-2", "retry")
+    query = f"SELECT payload ->> 'by' FROM {saver.schema}.events WHERE kind = 'action' ORDER BY created_at"
+    assert connection.execute(query).fetchall() == [("Eve",), ("operator",)]
+
+
+def test_a_key_is_found_among_all_actions(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("langgraph_pgstate.cli.ledger._PAGE", 2)
+    assert "3 actions" in run("settle", "t", "call", "done", code=1)
+    assert "settled call-2" in run("settle", "t", "call-2", "done")
+    assert "cannot be settled" in run("settle", "t", "call-1", "done", code=1)
 
 
 @pytest.mark.parametrize(
