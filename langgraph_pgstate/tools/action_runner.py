@@ -38,7 +38,7 @@ from langgraph_pgstate.tools.executor import Executor, under_way
 from langgraph_pgstate.tools.intents import Execution, ToolCall, new_intent_id, repeat_next, running_execution
 from langgraph_pgstate.tools.interrupts import answers_used, counting_answers
 from langgraph_pgstate.tools.policy import Happened, ToolSettings
-from langgraph_pgstate.tools.recorded import RecordedActions, TakeOver, is_gone, is_known_gone, other_action
+from langgraph_pgstate.tools.recorded import RecordedActions, TakeOver, is_known_gone, is_running, other_action
 from langgraph_pgstate.tools.results import ParentAnswer, failure, is_error, present, success
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -127,7 +127,10 @@ class ActionRunner:
                     call = replace(call, intent=other, origin_thread_id=None)
                     continue
                 _refuse_itself(call.intent)
-                if recorded.execution.status == "running" and not is_gone(recorded):
+                source = await self.recorded.source_of(recorded)
+                if source is not None and await self.recorded.adopt(recorded, source):
+                    continue
+                if is_running(source or recorded):
                     if waited >= self._settings.wait_seconds:
                         raise call.intent.error(ToolBusyError, f"is being run by {recorded.execution.holder_id}")
                     await self.executor.sleep(pause)
@@ -350,12 +353,13 @@ class ActionRunner:
             # The tool waits for a person or another graph, and starts again afterwards.
             return Outcome("pending")
         if isinstance(error, ToolTimeoutError):
-            return failure("timeout", error, self._settings)
+            return failure("timeout", call.intent.tool, error, self._settings)
         if isinstance(error, Exception) and not is_stopped:
-            return replace(failure("error", error, self._settings), answers=answers_used())
+            return replace(failure("error", call.intent.tool, error, self._settings), answers=answers_used())
         # The tool was stopped midway, by a cancellation, by the end of its run, or by a nested action of unknown
         # outcome. Its progress is unknown, unless it was rolled back.
-        return failure("pending" if call.policy.transactional else "unknown", error, self._settings)
+        status = "pending" if call.policy.transactional else "unknown"
+        return failure(status, call.intent.tool, error, self._settings)
 
     async def _note_abandoned(self, call: ToolCall, raised: Raised) -> None:
         """Keep an attempt alive in the background until all of its code has ended. Then record its outcome.
@@ -366,7 +370,7 @@ class ActionRunner:
         assert rest is not None
         alive = ExitStack()
         if isinstance(raised.error, ToolTimeoutError) and call.policy.may_repeat:
-            await self._write_quietly(intent, failure("timeout", raised.error, self._settings))
+            await self._write_quietly(intent, failure("timeout", intent.tool, raised.error, self._settings))
         else:
             alive.enter_context(under_way(intent.intent_id))
             alive.enter_context(self.executor.alive(intent))

@@ -52,6 +52,33 @@ class RecordedActions:
     def __init__(self, executor: Executor, codec: ValueCodec, settings: ToolSettings) -> None:
         self._executor, self._codec, self._settings = executor, codec, settings
 
+    async def source_of(self, recorded: Recorded) -> Recorded | None:
+        """Return the same attempt as the thread has it on which it runs, if a fork or copy was made while it ran.
+
+        No process writes the outcome into the rows of forks and copies. Without such an attempt, return `None`.
+        """
+        execution = recorded.execution
+        if execution.origin_thread_id is None or execution.status not in ("running", "unknown"):
+            return None
+        key = execution.origin_thread_id, execution.idempotency_key
+        source = await self._executor.run_or_stop(tool_executions.get, *key)
+        if source is None or source.intent_id != recorded.intent_id or source.execution.compensated_at is not None:
+            return None
+        return source
+
+    async def adopt(self, recorded: Recorded, source: Recorded) -> bool:
+        """Store the outcome that an action of a fork or copy has on its source thread. Return whether it has one."""
+        found = source.execution
+        if found.status not in ("success", "error", "pending"):
+            return False
+        outcome = Outcome(
+            found.status, source.result_type, source.result, found.preview, found.error_type, found.error_message
+        )
+        await self._executor.run_or_stop(
+            tool_executions.settle, recorded, outcome, new_intent_id(), is_gone=True, answers=recorded.answers
+        )
+        return True
+
     async def next_step(self, call: ToolCall, recorded: Recorded) -> TakeOver | Happened | None:
         """Return the next step from the record of an action that no process runs.
 
@@ -175,14 +202,15 @@ class RecordedActions:
             ConfigurationError: If the decision is invalid.
             AlreadySettledError: If the action is running, has succeeded, or differs from `seen`.
             NotFoundError: If there is no such action.
+            ThreadArchivedError: If the thread is archived.
         """
         if decision not in DECISIONS:
             raise ConfigurationError(f"decision must be one of {', '.join(DECISIONS)}, not {decision!r}")
-        recorded = await self._executor.run_or_stop(tool_executions.get, thread_id, key)
+        recorded = await self._executor.run_or_stop(tool_executions.find, thread_id, key)
         if recorded is None:
             raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
         status = recorded.execution.status
-        if status == "success" or (status == "running" and not is_gone(recorded)):
+        if status == "success" or is_running(recorded):
             reason = f"cannot be settled: its status is {status}"
             raise AlreadySettledError(thread_id, key, recorded.execution.tool, reason)
         is_same = seen is None or seen == recorded.execution
@@ -209,6 +237,11 @@ class RecordedActions:
             answers=answers,
             by=by,
         )
+
+
+def is_running(recorded: Recorded) -> bool:
+    """Return whether a live process runs an action."""
+    return recorded.execution.status == "running" and not is_gone(recorded)
 
 
 def is_gone(recorded: Recorded) -> bool:

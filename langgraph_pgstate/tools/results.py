@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast
@@ -28,6 +29,8 @@ from langgraph_pgstate.tools.executions import (
 )
 from langgraph_pgstate.tools.policy import ToolSettings
 
+_log = logging.getLogger(__name__)
+
 _SCHEME = "pgstate:tool/"
 # Nesting depth to which bytes and other buffers are looked for when the size of a result is measured.
 _MAX_DEPTH = 100
@@ -43,7 +46,7 @@ class ParentAnswer:
 def success(codec: ValueCodec, settings: ToolSettings, tool: str, result: Any) -> Outcome:
     """Return the outcome of a tool that returned. A returned error message counts as a failure."""
     value, prefix = (result.command, PARENT_RESULT) if isinstance(result, ParentAnswer) else (result, "")
-    text = readable(value)
+    text = _preview(lambda: readable(value), tool, settings)
     try:
         kind, data = _encode(codec, f"result of {tool}", value)
         prefix, data = FRAMED_RESULT + prefix, pack(data)
@@ -55,9 +58,9 @@ def success(codec: ValueCodec, settings: ToolSettings, tool: str, result: Any) -
         "error" if failed else "success",
         prefix + kind,
         data,
-        preview(text, settings),
+        text,
         "ToolMessage" if failed else None,
-        preview(text, settings) if failed else None,
+        text if failed else None,
     )
 
 
@@ -69,11 +72,11 @@ def _encode(codec: ValueCodec, name: str, value: Any) -> tuple[str, bytes]:
         return codec.dumps(name, value)
 
 
-def failure(status: str, error: BaseException, settings: ToolSettings) -> Outcome:
+def failure(status: str, tool: str, error: BaseException, settings: ToolSettings) -> Outcome:
     """Return the outcome of a tool that raised."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return Outcome(status, error_type=name, error_message=preview(str(error), settings))
+    return Outcome(status, error_type=name, error_message=_preview(lambda: str(error), tool, settings))
 
 
 def restore(codec: ValueCodec, recorded: Recorded) -> Any:
@@ -121,10 +124,18 @@ def _json_of(value: Any) -> str:
     return orjson.dumps(to_json(value)[0]).decode()
 
 
-def preview(text: str, settings: ToolSettings) -> str:
-    """Return the beginning of a text, redacted and without characters that PostgreSQL refuses."""
-    if settings.redact is not None:
-        text = str(settings.redact("preview", text))
+def _preview(read: Callable[[], str], tool: str, settings: ToolSettings) -> str | None:
+    """Return the beginning of a text, redacted and without characters that PostgreSQL refuses.
+
+    The outcome must be recorded even if there is no text, so an error of the caller's code is only logged.
+    """
+    try:
+        text = read()
+        if settings.redact is not None:
+            text = str(settings.redact("preview", text))
+    except Exception:
+        _log.warning("the outcome of %s is recorded without its text, which could not be made", tool, exc_info=True)
+        return None
     return str(to_json(text[: settings.preview_length])[0])
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import psycopg
 import pytest
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, tool
+from support import GUARD_SECONDS
 from support.ledger import Bench, ask, calls, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.errors import ToolOutcomeUnknownError
+from langgraph_pgstate.errors import ToolFailedError, ToolOutcomeUnknownError
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.tools import ToolRetry
 from langgraph_pgstate.tools import executions as tool_executions
@@ -111,6 +114,50 @@ async def test_a_new_attempt_says_what_it_intends(bench: Bench, connection: psyc
     assert rows(connection, bench.saver.schema, "status, arguments") == [("success", {"order": "o1", "euros": 20})]
     await bench.do(bench.ledger.compensate, "t")
     assert refunded == [{"order": "o1", "euros": 20}]
+
+
+@pytest.mark.parametrize("ends", ["success", "error"])
+@pytest.mark.parametrize("is_here", [True, False], ids=["this process", "another process"])
+@pytest.mark.parametrize("how", ["copy", "fork"])
+async def test_a_fork_made_while_a_tool_runs_waits_for_its_outcome(
+    bench: Bench, connection: psycopg.Connection, how: str, is_here: bool, ends: str
+) -> None:
+    till = Till()
+    begun, end = threading.Event(), threading.Event()
+    if ends == "error":
+        till.errors = [OSError("declined")]
+
+    def charge(order: str) -> str:
+        begun.set()
+        assert end.wait(GUARD_SECONDS)
+        return till.charge(order)
+
+    async def later(order: str) -> str:
+        return await asyncio.to_thread(charge, order)
+
+    kind: Any = {"coroutine": later} if bench.is_async else {"func": charge}
+    graph = bench.agent([StructuredTool.from_function(**kind, name="charge", description="charge")], CHARGE)
+    first = asyncio.ensure_future(bench.invoke(graph, ask(), thread()))
+    assert await asyncio.to_thread(begun.wait, GUARD_SECONDS)
+    await divide(bench, how)
+    if not is_here:
+        # The rows of the fork are not renewed.
+        connection.execute(
+            f"""UPDATE {bench.saver.schema}.tool_executions SET holder_id = 'elsewhere/-/-/1/-/x',
+            alive_until = now() + CASE thread_id WHEN 't' THEN interval '1 hour' ELSE interval '-1 s' END"""
+        )
+    second = asyncio.ensure_future(bench.invoke(graph, None, thread("u")))
+    await asyncio.wait({second}, timeout=0.2)
+    is_waiting = not second.done()
+    end.set()
+    answers = await asyncio.gather(first, second, return_exceptions=True)
+    assert is_waiting
+    if ends == "error":
+        assert [type(one) for one in answers] == [OSError, ToolFailedError]
+    else:
+        assert [one["messages"][2].content for one in answers] == ["charged o1"] * 2
+    assert len(till.tokens) == 1
+    assert rows(connection, bench.saver.schema, "status") == [(ends,)] * 2
 
 
 @pytest.mark.parametrize("how", ["copy", "fork"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from langgraph.graph import END
 from langgraph.types import Command
-from support.ledger import Bench, ask, calls, thread, tool_of
+from support.ledger import LEDGERS, Bench, ask, calls, open_bench, thread, tool_of
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, NotFoundError, UnreadableFormatError
@@ -23,7 +24,7 @@ from langgraph_pgstate.tools import ToolSettings
 from langgraph_pgstate.tools.executions import Outcome, Recorded
 from langgraph_pgstate.tools.results import ParentAnswer, masked, restore, success
 from tests.tools.test_ledger import rows
-from tests.tools.test_ledger_more import of_api
+from tests.tools.test_ledger_more import of_api, one_node
 
 READ = calls(("call_1", "read", {"title": "A. K."}))
 
@@ -207,6 +208,37 @@ async def test_what_json_cannot_say_is_recorded_all_the_same(bench: Bench, conne
 
 
 # Large results
+
+
+class Mute:
+    """A result without a text."""
+
+    def __repr__(self) -> str:
+        raise ValueError("mute")
+
+
+@pytest.mark.parametrize("api", LEDGERS)
+@pytest.mark.parametrize("ends", ["returned", "raised", "mute"])
+async def test_an_outcome_whose_text_cannot_be_made_is_recorded_all_the_same(
+    api: type, ends: str, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    def redact(kind: str, value: Any) -> Any:
+        if kind == "preview" and ends != "mute":
+            raise KeyError("a mistake")
+        return value
+
+    def charge(order: str) -> Any:
+        if ends == "raised":
+            raise OSError("declined")
+        return Mute() if ends == "mute" else "charged"
+
+    async with open_bench(api, dsn, schema, settings=ToolSettings(redact=redact)) as bench:
+        once = bench.ledger.once(of_api(bench, charge))
+        graph = one_node(bench, lambda state: iter([once("o1")]) if bench.is_async else (once("o1") for _ in "1"))
+        with pytest.raises(OSError, match="declined") if ends == "raised" else nullcontext():
+            await bench.invoke(graph, ask(), thread())
+    told = rows(connection, schema, "status, preview, error_type, error_message")
+    assert told == [("error", None, "OSError", None) if ends == "raised" else ("success", None, None, None)]
 
 
 async def test_a_large_result_that_is_no_text_is_kept_at_the_door(bench: Bench) -> None:
