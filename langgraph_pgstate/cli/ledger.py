@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +13,10 @@ from langgraph_pgstate.cli.options import DECISIONS, LimitOption, ThreadArgument
 from langgraph_pgstate.cli.output import format_time, new_table, one_of, print_json, shorten, show
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.record.types import ToolExecution
-from langgraph_pgstate.tools import ToolLedger
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.record.types import ToolExecution
+    from langgraph_pgstate.state import PGState
 
 _STYLES = {"success": "green", "error": "red", "timeout": "yellow", "unknown": "yellow", "running": "cyan"}
 _SETTLED = {"done": "success", "retry": "pending: it runs when it is called again", "fail": "error"}
@@ -73,7 +75,7 @@ def settle(
     target: Target = ctx.obj
     with target.connect() as state:
         if state.tools.get(thread, key) is None:
-            matching = [each for each in _keys(state.tools, thread) if each.startswith(key)]
+            matching = [each for each in _keys(state, thread) if each.startswith(key)]
             if len(matching) > 1:
                 raise ConfigurationError(
                     f"{len(matching)} actions of thread {thread!r} begin with {key!r}: give more of the key"
@@ -89,9 +91,9 @@ def settle(
         console.print(f"settled {escape(key)}: {_SETTLED[decision]}")
 
 
-def _keys(ledger: ToolLedger, thread: str) -> Iterator[str]:
+def _keys(state: PGState, thread: str) -> Iterator[str]:
     """Yield the keys of all actions of a thread."""
-    page: Sequence[ToolExecution] = ledger.list(thread, limit=_PAGE)
+    page: Sequence[ToolExecution] = state.tools.list(thread, limit=_PAGE)
     while page:
         yield from (item.idempotency_key for item in page)
-        page = ledger.list(thread, limit=_PAGE, after=page[-1]) if len(page) == _PAGE else ()
+        page = state.tools.list(thread, limit=_PAGE, after=page[-1]) if len(page) == _PAGE else ()
