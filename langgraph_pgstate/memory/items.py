@@ -146,6 +146,8 @@ async def put(
 ) -> bool:
     """Store items with their embeddings. One transaction, one round trip. An unchanged item gets no new version.
 
+    Inside a transaction, an expected version takes one round trip more for each index.
+
     Args:
         origin: The origin of all items, or of each item.
         is_unindexed: Whether embeddings are missing because a model failed. The statement itself notices indexes that
@@ -175,6 +177,13 @@ async def put(
     if not db.is_in_transaction:
         planning = "force_generic_plan" if len(puts) <= FEW else "force_custom_plan"
         statements.insert(0, (queries.set_planning, {"mode": planning}))
+    if expected_version is not None and db.is_in_transaction:
+        # `put_vectors` recognises items by the time of the transaction, which may also have stored the item before.
+        async with db.transaction():
+            is_stored = await db.execute(*statements[0]) == len(puts)
+            for statement in statements[1:] if is_stored else ():
+                await db.execute(*statement)
+        return is_stored
     for _ in range(_ATTEMPTS):
         if len(statements) == 1:
             stored = await db.execute(*statements[0])

@@ -16,7 +16,7 @@ from langgraph_pgstate import PGState
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.runners import BlockingRunner
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleMemoryError
 from langgraph_pgstate.memory import PGMemoryStore, items, large
 
 DIMS = 4
@@ -151,6 +151,27 @@ def test_an_item_that_is_stored_meanwhile_keeps_its_embedding(
                 assert run_blocking(items.sweep_vectors(BlockingRunner(database), other.queries)) == 0
             putting.commit()
     assert vectors(connection, place) == [("a", "text")]
+
+
+@pytest.mark.parametrize("current", [2, 99], ids=["the version before", "another version"])
+def test_a_refused_value_leaves_no_embedding_in_a_callers_transaction(
+    current: int, dsn: str, place: str, connection: psycopg.Connection
+) -> None:
+    embeddings = sql.SQL("SELECT embedding::text, version FROM {}").format(sql.Identifier(place, "memory_vectors_1"))
+    with opened(dsn, place, index()):
+        pass
+    store, name = PGMemoryStore(connection, schema=place, index=index()), (("users",), "a")
+    store.put(*name, {"text": "apple pie"})
+    first = connection.execute(embeddings).fetchall()
+    with connection.transaction():
+        store.put(*name, {"text": "quantum physics"})
+        store.put(*name, {"text": "roman law"})
+        before = connection.execute(embeddings).fetchall()
+        with pytest.raises(StaleMemoryError):
+            store.restore(*name, 1, expected_version=current)
+        assert connection.execute(embeddings).fetchall() == before
+        assert store.restore(*name, 1, expected_version=3).version == 4
+    assert connection.execute(embeddings).fetchall() == [(first[0][0], 4)]
 
 
 def test_an_old_index_is_dropped(dsn: str, place: str, connection: psycopg.Connection) -> None:
