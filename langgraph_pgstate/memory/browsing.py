@@ -78,8 +78,12 @@ def read_caused(
     def make(namespace: list[str], *columns: Any) -> Caused:
         return Caused(tuple(namespace), *columns)
 
-    parameters: dict[str, Any] = {"thread_id": thread_id_of(thread_id), "page_size": page_size(limit)}
+    parameters: dict[str, Any] = {
+        "thread_id": thread_id_of(thread_id),
+        "run_id": text_of("run_id", run_id),
+        "page_size": page_size(limit),
+    }
     if message_ids is not None:
         ids = [identifier("message_ids", one) for one in several("message_ids", message_ids)]
         return read_all("list_caused_by_messages", {**parameters, "message_ids": ids}, make)
-    return read_all("list_caused_in_thread", {**parameters, "run_id": text_of("run_id", run_id)}, make)
+    return read_all("list_caused_in_thread", parameters, make)

@@ -56,12 +56,12 @@ FROM (
         WHERE x.namespace OPERATOR(pg_catalog.=) v.namespace AND x.key = v.key AND x.expires_at <= now()
     )
 ) AS a
-ORDER BY a.valid_from DESC, a.namespace, a.key, a.version
+ORDER BY a.valid_from DESC, a.namespace, a.key, a.version DESC
 LIMIT :page_size::integer;
 
 -- name: list_caused_by_messages
 -- Return versions of items that messages caused, newest first. The versions were stored in a thread, or in threads from
--- which this thread was forked.
+-- which this thread was forked, or in one of their runs.
 -- opens: memories.value from value
 -- leaves: memory_versions.value
 WITH RECURSIVE sources AS (
@@ -76,15 +76,17 @@ FROM (
     SELECT m.namespace, m.key, m.version, m.value, m.kind, m.valid_from, NULL::timestamptz AS valid_to,
         false AS is_deleted, m.changed_by, m.thread_id, m.run_id, m.message_id
     FROM /*schema*/memories m
-    WHERE m.message_id = ANY(:message_ids::text[]) AND m.thread_id IN (SELECT s.thread_id FROM sources s) AND (m.expires_at IS NULL OR m.expires_at > now())
+    WHERE m.message_id = ANY(:message_ids::text[]) AND m.thread_id IN (SELECT s.thread_id FROM sources s)
+        AND coalesce(m.run_id = :run_id::text, :run_id IS NULL) AND (m.expires_at IS NULL OR m.expires_at > now())
     UNION ALL
     SELECT v.namespace, v.key, v.version, v.value, v.kind, v.valid_from, v.valid_to, v.is_deleted, v.changed_by,
         v.thread_id, v.run_id, v.message_id
     FROM /*schema*/memory_versions v
-    WHERE v.message_id = ANY(:message_ids::text[]) AND v.thread_id IN (SELECT s.thread_id FROM sources s) AND NOT EXISTS (
+    WHERE v.message_id = ANY(:message_ids::text[]) AND v.thread_id IN (SELECT s.thread_id FROM sources s)
+        AND coalesce(v.run_id = :run_id::text, :run_id IS NULL) AND NOT EXISTS (
         SELECT 1 FROM /*schema*/memories x
         WHERE x.namespace OPERATOR(pg_catalog.=) v.namespace AND x.key = v.key AND x.expires_at <= now()
     )
 ) AS a
-ORDER BY a.valid_from DESC, a.namespace, a.key, a.version
+ORDER BY a.valid_from DESC, a.namespace, a.key, a.version DESC
 LIMIT :page_size::integer;

@@ -417,7 +417,7 @@ class AsyncMemories:
 
         Args:
             thread_id: The thread. With `message_ids`, also the threads from which it was forked.
-            run_id: Only versions that this run has stored. Ignored with `message_ids`.
+            run_id: Only versions that this run has stored.
             message_ids: Only versions that these messages have caused.
             limit: Maximum number of versions.
 

@@ -128,6 +128,7 @@ async def test_a_memory_leads_to_the_message_that_caused_it_and_back(place: Plac
     assert (await visitor.data("/memory", thread="t", run="none"))["memories"] == []
     found = (await visitor.data("/memory", thread="forked", message="human"))["memories"]
     assert [one["message_id"] for one in found] == ["human"]
+    assert (await visitor.data("/memory", thread="t", run="none", message="human"))["memories"] == []
     assert (await visitor.client.get("/ui/memory?thread=none")).status_code == 404
 
 

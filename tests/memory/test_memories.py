@@ -324,6 +324,23 @@ def test_a_memory_leads_to_its_message_and_back_also_in_a_fork(
     assert version
 
 
+@pytest.mark.parametrize("message_ids", [None, ["m"]], ids=["in a thread", "by messages"])
+def test_what_a_run_and_messages_have_caused_is_found_newest_first(
+    message_ids: list[str] | None, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    memory = PGMemoryStore(connection, schema=schema)
+    place: Any = {"key": "home", "user_id": "ann", "thread_id": "t", "message_id": "m"}
+    with connection.transaction():
+        for content, run_id in (("Lives in Rome.", "a"), ("Lives in Oslo.", "a"), ("Lives in Bern.", "b")):
+            memory.remember(content, run_id=run_id, **place)
+    memory.remember("Likes tea.", **{**place, "key": "tea", "run_id": "a", "message_id": "other"})
+    found = memory.caused_by("t", run_id="a", message_ids=message_ids)
+    assert [one.version for one in found if one.key == "home"] == [2, 1]
+    assert [one.version for one in found if one.key == "tea"] == ([1] if message_ids is None else [])
+    assert [one.version for one in memory.caused_by("t", message_ids=["m"])] == [3, 2, 1]
+    assert memory.caused_by("t", run_id="none", message_ids=message_ids) == ()
+
+
 def test_a_change_and_a_deletion_for_an_older_version_are_refused_with_who_was_first(dsn: str, schema: str) -> None:
     where = ("memories", "user", "ann")
     with PGMemoryStore.from_conn_string(dsn, schema=schema) as memory:
