@@ -1,4 +1,4 @@
-"""Schedules, which enqueue runs at the times of a cron expression."""
+"""Schedules that enqueue runs at the times of cron expressions."""
 
 from typing import TYPE_CHECKING
 

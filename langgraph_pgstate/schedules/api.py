@@ -1,4 +1,4 @@
-"""Schedules, which enqueue runs at the times of a cron expression."""
+"""The API of schedules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from langgraph_pgstate.scopes import Scope
 
 
 class AsyncSchedules:
-    """Schedules. A schedule enqueues a run of a graph at its ticks, the times of its cron expression.
+    """Schedules. A schedule enqueues a run of a graph at each tick, a time of the schedule's cron expression.
 
     Every worker fires the schedules of all graphs. An application without a worker calls `fire`.
 
@@ -72,13 +72,13 @@ class AsyncSchedules:
             input: The graph's input.
             cron: Five fields for minute, hour, day of month, month and day of week, like `0 9 * * 1-5`.
             command: A command instead of an input.
-            options: See `ScheduleOptions` and `EnqueueOptions`. Without a `thread_id`, each run has a new thread, with
-                the schedule's metadata. `run_id` and `run_after` are refused. In the metadata of a run, `schedule` is
-                the name and `scheduled_at` is the tick.
+            options: See `ScheduleOptions` and `EnqueueOptions`, without `run_id`, `run_after` and `expected_head`.
+                Without a `thread_id`, each run has a new thread with the schedule's metadata. The metadata of a run
+                also have `schedule`, the name, and `scheduled_at`, the tick.
 
         Raises:
-            ConfigurationError: If an argument is not usable. Nothing was written.
-            SerializationError: If a value cannot be stored; the error names it. Nothing was written.
+            ConfigurationError: If an argument is invalid. Nothing was written.
+            SerializationError: If a value cannot be stored. The error names the value. Nothing was written.
         """
         given = schedules.options_of_runs(options)
         weighed = (input, command, [*given.values()])
@@ -97,9 +97,9 @@ class AsyncSchedules:
             changes: See `ScheduleChanges`, `ScheduleOptions` and `EnqueueOptions`.
 
         Raises:
-            NotFoundError: If there is no schedule of this name within `scope`.
-            ConfigurationError: If an argument is not usable. Nothing was written.
-            SerializationError: If a value cannot be stored; the error names it. Nothing was written.
+            NotFoundError: If there is no schedule of this name with metadata that contain `scope`.
+            ConfigurationError: If an argument is invalid. Nothing was written.
+            SerializationError: If a value cannot be stored. The error names the value. Nothing was written.
         """
         codec = self._runs.encoder.codec
         weighed = [*changes.values()]
@@ -143,15 +143,15 @@ class AsyncSchedules:
         return await self._database.read(self._queries, found)
 
     async def get(self, name: str) -> Schedule | None:
-        """Return a schedule; `None` if there is none of this name. One round trip."""
+        """Return the schedule of a name, or `None`. One round trip."""
         return await self._database.run(schedules.get, self._queries, name_of("name", name))
 
     async def pause(self, name: str, *, by: str | None = None) -> Schedule:
-        """Pause a schedule. Its ticks then enqueue no runs. Safe to repeat.
+        """Pause a schedule. A paused schedule enqueues no runs at its ticks. Safe to repeat.
 
         Args:
             name: Name of the schedule.
-            by: Name of the person who pauses it. It is stored in an event of the kind `action` on the thread
+            by: Name of the person who pauses the schedule, stored in an event of the kind `action` on the thread
                 `schedule:NAME`.
 
         Raises:
@@ -160,11 +160,11 @@ class AsyncSchedules:
         return await self._database.run(schedules.pause, self._queries, name_of("name", name), by)
 
     async def resume(self, name: str, *, by: str | None = None) -> Schedule:
-        """Resume a paused schedule, with its first tick from now on. Safe to repeat.
+        """Resume a paused schedule. Missed ticks are skipped. Safe to repeat.
 
         Args:
             name: Name of the schedule.
-            by: Name of the person who resumes it. It is stored in an event of the kind `action` on the thread
+            by: Name of the person who resumes the schedule, stored in an event of the kind `action` on the thread
                 `schedule:NAME`.
 
         Raises:
@@ -184,15 +184,15 @@ class AsyncSchedules:
 
         Args:
             name: Name of the schedule.
-            run_id: Id of the run; a new id by default. If a run of this id was enqueued before, no run is enqueued.
-            by: Name of the person who triggers the run. It is stored in events of the kind `action` on the run's thread
-                and on the thread `schedule:NAME`.
+            run_id: Id of the run. By default, a new id. A run that was enqueued under this id is not enqueued again.
+            by: Name of the person who triggers the run, stored in events of the kind `action` on the run's thread and
+                on the thread `schedule:NAME`.
             unless_done_within: Refuse the run if a person has triggered another run within this time. Pass the time
-                since the caller read the schedule. `None`: never refuse.
+                since the caller read the schedule.
 
         Raises:
             NotFoundError: If there is no schedule of this name.
-            AlreadyDoneError: If a person has triggered a run within that time.
+            AlreadyDoneError: If a person has triggered another run within `unless_done_within`.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
         """
         run = await self._trigger(name, run_id, by, unless_done_within)
@@ -211,22 +211,19 @@ class AsyncSchedules:
 
         Args:
             name: Name of the schedule.
-            scope: Metadata that the schedule must contain; a schedule without them is not deleted.
+            scope: Delete the schedule only if its metadata contain these items.
 
         Returns:
-            Whether there was a schedule of this name.
+            Whether a schedule was deleted.
         """
         return await self._database.run(schedules.delete, self._queries, name_of("name", name), request_scope(scope))
 
     async def fire(self) -> tuple[AsyncRunHandle, ...]:
-        """Enqueue runs for the due ticks of at most 100 schedules. Workers do this twice a second.
+        """Enqueue runs for the due ticks of at most 100 schedules, and return the runs. Workers do this twice a second.
 
-        Safe in many processes at once, because each tick has one run. A schedule whose thread is locked is left for the
-        next call. A schedule whose time zone this machine does not know is left to another machine; its `last_error`
-        says so.
-
-        Returns:
-            The runs that this call has enqueued.
+        Safe in many processes at once, because each tick has one run. Locked schedules and threads are left to the next
+        call. If this machine does not know the time zone of a schedule, the schedule is left to another machine. The
+        reason is in `last_error`.
         """
         fired = await self._fire()
         return tuple(AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new) for run in fired)

@@ -1,4 +1,4 @@
-"""Enqueueing of the runs of schedules, at their ticks or at once."""
+"""Operations that enqueue the runs of schedules, at a tick or at once."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ _RUN_IDS: Final = uuid5(NAMESPACE_URL, "langgraph-pgstate:schedules")
 async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[str]:
     """Return schedules whose next tick has come, the longest due first. One round trip, or several.
 
-    A schedule is left out if its `last_error` says that this machine cannot compute its ticks, because the time zone is
-    not known or the cron expression is not usable. Such a schedule stays due, so each call would
-    otherwise return it in the place of another schedule.
+    Schedules whose ticks this machine cannot compute are skipped. They stay due, and would otherwise fill each page.
     """
     found: list[str] = []
     at, last = FIRST, ""
@@ -47,7 +45,7 @@ async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[s
 
 
 def _is_known_to_fail(cron: str, timezone: str, last_error: str) -> bool:
-    """Return whether a schedule is known to have ticks that this machine cannot compute."""
+    """Return whether `last_error` says that this machine cannot compute the ticks of a schedule."""
     try:
         first_tick(cron, zone_of(timezone), datetime.now(UTC))
     except ConfigurationError as unknown:
@@ -56,18 +54,13 @@ def _is_known_to_fail(cron: str, timezone: str, last_error: str) -> bool:
 
 
 async def fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -> list[EnqueuedRun]:
-    """Enqueue runs for the ticks of a schedule that have come, and set its next tick. One transaction.
+    """Enqueue runs for the due ticks of a schedule, set the next tick, and return the runs. One transaction.
 
-    Safe to repeat and in many processes, of which one enqueues the runs. Returns no run if another transaction has
-    locked the schedule or its thread. A refused run, for example because its thread is busy, is left out. `last_error`
-    says why.
-
-    Returns:
-        The runs.
+    Safe to repeat and in many processes. If the schedule or its thread is locked, no run is enqueued. A refused run is
+    skipped, for example because the thread is busy. The reason is in `last_error`.
 
     Raises:
-        ConfigurationError: If this machine does not know the schedule's time zone, or its cron expression is not
-            usable. `last_error` says so, and the schedule stays due for a worker on another machine.
+        ConfigurationError: If this machine cannot compute the ticks. The schedule stays due for other machines.
     """
     try:
         return await _fire(db, queries, codec, name)
@@ -80,7 +73,7 @@ async def _fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) 
     is_callers = db.is_in_transaction
     async with db.transaction():
         if not is_callers:
-            # Limit the wait for a transaction that is about to create the thread.
+            # Another transaction that creates the thread may take long.
             await db.fetch(*bounded_waits(queries))
         rows = await db.fetch(queries.lock_due_schedule, {"name": name})
         if not rows:
@@ -124,16 +117,7 @@ async def trigger(
     by: str | None = None,
     within: timedelta | None = None,
 ) -> EnqueuedRun:
-    """Enqueue a run of a schedule now, even if the schedule is paused. If `by` is given, store events with this name.
-
-    The ticks are not changed. One transaction; idempotent with the run's id. With `within`, the run is refused if a
-    person has triggered another run within that time.
-
-    Raises:
-        NotFoundError: If there is no schedule of this name.
-        AlreadyDoneError: If a person has triggered another run within the time.
-        PGStateError: As `enqueue` does.
-    """
+    """Enqueue a run of a schedule now, in one transaction; see `AsyncSchedules.trigger`."""
     async with db.transaction():
         rows = await db.fetch(queries.get_schedule_request, {"name": name})
         if not rows:
@@ -158,7 +142,7 @@ async def _enqueue(
     metadata: Mapping[str, Any],
     thread_ttl: timedelta | None,
 ) -> EnqueuedRun:
-    """Enqueue the run of a tick, on a new thread that has the schedule's metadata. Call it in a transaction."""
+    """Enqueue a run of a schedule. A new thread gets the schedule's metadata. Call this in a transaction."""
     if is_new_thread and (metadata or thread_ttl is not None):
         thread = {**request.owner, "title": None, "metadata": json.dumps(metadata)}
         expiry = {"ttl": thread_ttl, "ttl_strategy": "delete"}
@@ -178,7 +162,7 @@ def _run_of(
     run_id: str,
     at: datetime,
 ) -> RunRequest:
-    """Return the run of one tick. Its metadata name the schedule and the tick."""
+    """Return the run of one tick. The run's metadata name the schedule and the tick."""
     where = f"schedule {name!r}"
     metadata = read_field(codec, data, "metadata", where) or {}
     told = {**metadata, "schedule": name, "scheduled_at": at.isoformat()}

@@ -12,8 +12,7 @@ WHERE s.next_at <= now() AND (s.next_at, s.name) > (:cursor_at::timestamptz, :cu
 ORDER BY s.next_at, s.name LIMIT :page_size;
 
 -- name: lock_due_schedule
--- Lock a schedule until the transaction ends, if its next tick has come and no other transaction has locked it. Return
--- the schedule and the current time.
+-- Lock a schedule whose next tick has come. A locked schedule is skipped. Return the schedule and the current time.
 -- opens: schedules.data
 -- opens: schedules.metadata
 SELECT s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.options::text, s.data, s.next_at, s.end_at, s.metadata,
@@ -23,7 +22,7 @@ WHERE s.name = :name::text AND s.next_at <= now()
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: move_schedule
--- Set the next tick of a schedule. If a tick was due, also set its run or its error.
+-- Set the next tick of a schedule. If a tick was due, also set the run or the error of the tick.
 UPDATE /*schema*/schedules SET
     next_at = :next_at::timestamptz, last_at = coalesce(:last_at::timestamptz, last_at),
     last_thread_id = coalesce(:thread_id::text, last_thread_id), last_run_id = coalesce(:run_id::text, last_run_id),
@@ -31,7 +30,7 @@ UPDATE /*schema*/schedules SET
 WHERE name = :name::text;
 
 -- name: set_schedule_error
--- Store the reason why the next tick of a schedule cannot be computed. The schedule stays due for workers that can
--- compute it.
+-- Store the reason why this machine cannot compute the next tick of a schedule. The schedule stays due for other
+-- machines.
 UPDATE /*schema*/schedules SET last_error = :error::text
 WHERE name = :name::text AND last_error IS DISTINCT FROM :error;

@@ -1,4 +1,4 @@
-"""Operations that store, change, list, pause and delete schedules. `firing.py` enqueues their runs."""
+"""Operations that store, change, list, pause and delete schedules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SHOWN_TICKS: Final = 5
 _OF_A_TICK: Final = ("run_id", "run_after", "expected_head")
 _OF_A_SCHEDULE: Final = ScheduleChanges.__annotations__.keys() - EnqueueOptions.__annotations__.keys()
 _OF_THE_PLACE: Final = {"thread_id", "checkpoint_id"}
-# The columns that `lock_schedule` returns, in order, without the first (`queue`) and the last (`now`).
+# The columns of `lock_schedule` between `queue` and `now`, in order.
 _CHANGEABLE: Final = (
     "cron",
     "timezone",
@@ -53,7 +53,7 @@ _CHANGEABLE: Final = (
 )
 # Options that are stored under another name.
 _OPTION_OF: Final = {"answer_after": "default_answer"}
-# A placeholder for the schedule's graph, which a change does not replace.
+# The graph of encoded changes. A change does not replace the schedule's graph.
 _ANY_GRAPH: Final = "-"
 SORT_KEYS: Final = ("created_at", "updated_at", "next_at", "end_at", "name", "graph", "thread_id")
 
@@ -63,9 +63,9 @@ class ScheduleRequest:
     """A validated and encoded schedule.
 
     Attributes:
-        row: The schedule's columns, except those that `run` determines.
+        row: The columns of the schedule, except columns with values of `run`.
         zone: Time zone of the schedule.
-        run: A template of the schedule's runs; its ids are not used.
+        run: A template of the schedule's runs. The ids are not used.
     """
 
     row: dict[str, Any]
@@ -79,11 +79,11 @@ class ScheduleChange:
 
     Attributes:
         name: Name of the schedule.
-        row: The schedule's columns that change, except those that `run` determines.
+        row: The changed columns of the schedule, except columns with values of `run`.
         run: A run with the new arguments and options.
-        names: The arguments and options of runs that change.
-        metadata: Metadata to merge into those of the schedule's runs.
-        scope: Metadata that the schedule must contain, as `request_scope` returns it.
+        names: The changed arguments and options of runs.
+        metadata: Metadata to merge into the metadata of the schedule's runs.
+        scope: Metadata that the schedule must contain, as `request_scope` returns them.
     """
 
     name: str
@@ -95,22 +95,12 @@ class ScheduleChange:
 
 
 def options_of_runs(options: Mapping[str, Any]) -> Any:
-    """Return the options of a schedule that apply to its runs."""
+    """Return the options of a schedule that apply to the runs."""
     return {name: value for name, value in options.items() if name not in _OF_A_SCHEDULE}
 
 
 def request_schedule(name: str, run: RunRequest, options: ScheduleOptions, *, cron: str) -> ScheduleRequest:
-    """Validate a schedule.
-
-    Args:
-        name: Name of the schedule.
-        run: The run of a tick.
-        options: Options of the schedule and of its runs.
-        cron: The cron expression.
-
-    Raises:
-        ConfigurationError: If an argument is not usable, or the expression has no ticks.
-    """
+    """Validate a schedule. `run` is the encoded run of a tick."""
     row = _columns({"timezone": "UTC", "missed": "skip", **options, "cron": cron})
     zone = zone_of(row["timezone"])
     if first_tick(cron, zone, datetime.now(UTC)) is None:
@@ -122,17 +112,12 @@ def request_schedule(name: str, run: RunRequest, options: ScheduleOptions, *, cr
 
 
 def request_changes(codec: ValueCodec, name: str, changes: ScheduleChanges) -> ScheduleChange:
-    """Validate changes of a schedule.
-
-    Raises:
-        ConfigurationError: If a change is not usable.
-        SerializationError: If a value cannot be stored; the error names it.
-    """
+    """Validate and encode changes of a schedule."""
     given: Any = dict(changes)
     row = _columns(given)
     run = request_run(codec, _ANY_GRAPH, given.get("input"), given.get("command"), **options_of_runs(given))
     if given.keys() & _OF_THE_PLACE:
-        raise ConfigurationError("thread_id and checkpoint_id of a schedule cannot be changed: create another schedule")
+        raise ConfigurationError("thread_id and checkpoint_id of a schedule cannot be changed. Create another schedule")
     names = frozenset(given) - _OF_A_SCHEDULE | {name for name in ("input", "command") if name in given}
     # A new input replaces a command, and a new command replaces an input.
     names |= {"input", "command"} if names & {"input", "command"} else set()
@@ -141,14 +126,10 @@ def request_changes(codec: ValueCodec, name: str, changes: ScheduleChanges) -> S
 
 
 def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of some options of a schedule.
-
-    Raises:
-        ConfigurationError: If an option is not usable.
-    """
+    """Return the columns of the given options of a schedule, after a check of the options."""
     found: dict[str, Any] = {}
     if refused := [option for option in _OF_A_TICK if given.get(option) is not None]:
-        raise ConfigurationError(f"{refused[0]} must not be given for a schedule: each tick has its own run")
+        raise ConfigurationError(f"{refused[0]} must not be given for a schedule, because each tick has its own run")
     if "missed" in given:
         if given["missed"] not in MISSED:
             raise ConfigurationError(f"missed must be {', '.join(map(repr, MISSED))}, not {given['missed']!r}")
@@ -171,21 +152,17 @@ def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _readable(metadata: Any, given: Any, scope: Any) -> dict[str, Any]:
-    """Return the metadata to store in clear text: all, or only the keys of the scope if the serializer may encrypt."""
+    """Return the metadata to store in clear text. If the serializer may encrypt, only keys of the scope are stored."""
     if metadata is None:
         names = {name for one in ([scope] if isinstance(scope, Mapping) else scope or ()) for name in one}
         metadata = {name: given[name] for name in names if name in (given or {})}
-    # LangGraph strips NULs from the metadata of runs. So text with a NUL could become the name of another owner.
+    # LangGraph strips NULs from the metadata of runs, which could turn a text into the name of another owner.
     refuse_nul("metadata", given or {})
     return dict(metadata)
 
 
 async def put(db: Connection, queries: Queries, request: ScheduleRequest) -> Schedule:
-    """Store a schedule, or replace the schedule of this name. Three round trips; safe to repeat.
-
-    A paused schedule stays paused unless the request says otherwise. The next tick is kept unless the expression or the
-    time zone changes.
-    """
+    """Store a schedule, or replace the schedule of this name. Three round trips; safe to repeat."""
     now = (await db.fetch(queries.get_time, {}))[0][0]
     run, row = request.run, request.row
     await db.execute(
@@ -203,14 +180,7 @@ async def put(db: Connection, queries: Queries, request: ScheduleRequest) -> Sch
 
 
 async def change(db: Connection, queries: Queries, codec: ValueCodec, change: ScheduleChange) -> Schedule:
-    """Change the named fields of a schedule. One transaction; safe to repeat.
-
-    The next tick is kept unless the expression or the time zone changes, or the schedule had no next tick.
-
-    Raises:
-        NotFoundError: If there is no schedule of this name in scope.
-        PGStateError: If the arguments of the schedule cannot be read.
-    """
+    """Change the named fields of a schedule. One transaction; safe to repeat."""
     where = f"schedule {change.name!r}"
     async with db.transaction():
         rows = await db.fetch(queries.lock_schedule, {"name": change.name, "scope": change.scope})
@@ -250,17 +220,13 @@ async def change(db: Connection, queries: Queries, codec: ValueCodec, change: Sc
 
 
 async def get(db: Connection, queries: Queries, name: str) -> Schedule | None:
-    """Return a schedule; `None` if it does not exist. One round trip."""
+    """Return the schedule of a name, or `None`. One round trip."""
     found = await read(db, queries, list_schedules(name=name, limit=1))
     return found.items[0] if found.items else None
 
 
 async def get_existing(db: Connection, queries: Queries, name: str) -> Schedule:
-    """Return a schedule. One round trip.
-
-    Raises:
-        NotFoundError: If there is no schedule of this name.
-    """
+    """Return the schedule of a name, or raise `NotFoundError`. One round trip."""
     found = await get(db, queries, name)
     if found is None:
         raise not_found(name)
@@ -270,22 +236,14 @@ async def get_existing(db: Connection, queries: Queries, name: str) -> Schedule:
 def list_schedules(
     *, name: str | None = None, graph: str | None = None, limit: int = 20, cursor: str | None = None
 ) -> Read[Page[Schedule]]:
-    """Return a `Read` of a page of schedules, by name.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of a page of schedules, by name."""
     (after,) = decode_cursor(_KIND, cursor, ("",))
     parameters = {"name": text_of("name", name), "graph": text_of("graph", graph), "cursor_name": after}
     return read_page("list_schedules", parameters, limit, lambda *row: _shown(row), _KIND, lambda item: (item.name,))
 
 
 def list_sorted(codec: ValueCodec, **filters: Unpack[SortedSchedules]) -> Read[tuple[Schedule, ...]]:
-    """Return a `Read` of schedules from an offset, with the arguments of their runs.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of schedules from an offset, with the arguments of their runs."""
     check_filters(filters, SortedSchedules)
     parameters = {**_selection(filters), **sorting_of(filters, "schedules", SORT_KEYS)}
 
@@ -297,11 +255,7 @@ def list_sorted(codec: ValueCodec, **filters: Unpack[SortedSchedules]) -> Read[t
 
 
 def count(**filters: Unpack[ScheduleSelection]) -> Read[int]:
-    """Return a `Read` of the number of schedules. It reads all schedules.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return a `Read` of the number of schedules."""
     check_filters(filters, ScheduleSelection)
     return Read("count_selected_schedules", _selection(filters), number)
 
@@ -316,11 +270,7 @@ def _selection(filters: ScheduleSelection) -> dict[str, Any]:
 
 
 def request_access(access: ScheduleAccess) -> dict[str, Any]:
-    """Return query parameters for the schedules that a caller may see or delete.
-
-    Raises:
-        ConfigurationError: If an argument is invalid.
-    """
+    """Return query parameters for the schedules that a caller may see or delete."""
     return {
         **texts_of(access, "owner_id"),
         "scope": request_scope(access.get("scope")),
@@ -332,9 +282,6 @@ async def pause(db: Connection, queries: Queries, name: str, by: str | None = No
     """Pause a schedule. If `by` names a person and the schedule was not paused, an event is stored.
 
     One transaction; safe to repeat.
-
-    Raises:
-        NotFoundError: If there is no schedule of this name.
     """
     async with db.transaction():
         stored = await _lock(db, queries, name)
@@ -346,12 +293,9 @@ async def pause(db: Connection, queries: Queries, name: str, by: str | None = No
 
 
 async def resume(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
-    """Resume a paused schedule from now on. If `by` names a person and the schedule was paused, an event is stored.
+    """Resume a paused schedule. If `by` names a person and the schedule was paused, an event is stored.
 
     One transaction; safe to repeat.
-
-    Raises:
-        NotFoundError: If there is no schedule of this name.
     """
     async with db.transaction():
         stored = await _lock(db, queries, name)
@@ -364,11 +308,7 @@ async def resume(db: Connection, queries: Queries, name: str, by: str | None = N
 
 
 async def _lock(db: Connection, queries: Queries, name: str) -> dict[str, Any]:
-    """Lock a schedule until the transaction ends. Return its columns by name, with the current time.
-
-    Raises:
-        NotFoundError: If there is no schedule of this name.
-    """
+    """Lock a schedule until the transaction ends. Return the columns by name, with the current time."""
     rows = await db.fetch(queries.lock_schedule, {"name": name, "scope": None})
     if not rows:
         raise not_found(name)
@@ -376,10 +316,7 @@ async def _lock(db: Connection, queries: Queries, name: str) -> dict[str, Any]:
 
 
 async def delete(db: Connection, queries: Queries, name: str, scope: list[str] | None = None) -> bool:
-    """Delete a schedule, and return whether there was one in scope. Runs of the schedule stay.
-
-    One round trip; safe to repeat.
-    """
+    """Delete a schedule, and return whether a schedule was deleted. One round trip; safe to repeat."""
     return await db.execute(queries.delete_schedule, {"name": name, "scope": scope}) > 0
 
 
@@ -390,7 +327,7 @@ def _shown(row: Row) -> Schedule:
     try:
         ticks = next_ticks(found.cron, zone_of(found.timezone), found.next_at, _SHOWN_TICKS)
     except ConfigurationError:
-        # This machine cannot compute ticks in the schedule's time zone. Show the schedule without its next ticks.
+        # This machine does not know the time zone, so show the schedule without next ticks.
         return found
     return replace(found, next_ticks=tuple(tick for tick in ticks if found.end_at is None or tick <= found.end_at))
 
@@ -399,7 +336,7 @@ def _arguments(codec: ValueCodec, name: str, data: bytes) -> Mapping[str, Any] |
     try:
         found = open_input(codec, data, f"schedule {name!r}")
     except PGStateError:
-        # Arguments that cannot be read must not hide other schedules from the caller.
+        # Unreadable arguments of one schedule must not hide other schedules.
         return None
     fields = {field: getattr(found, field) for field in RunInput.__dataclass_fields__}
     return {field: value for field, value in fields.items() if value is not None}

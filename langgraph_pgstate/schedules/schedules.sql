@@ -28,7 +28,7 @@ ON CONFLICT (name) DO UPDATE SET
     updated_at = excluded.updated_at;
 
 -- name: change_schedule
--- Change a schedule. Execute it after `lock_schedule`.
+-- Change a schedule. Execute the query after `lock_schedule`.
 -- seals: schedules.data
 -- seals: schedules.metadata
 UPDATE /*schema*/schedules SET
@@ -51,7 +51,7 @@ ORDER BY s.name
 LIMIT :page_size;
 
 -- name: sort_schedules
--- Return schedules in the order of one of their columns, from an offset, with the arguments of their runs.
+-- Return schedules in the order of one column, from an offset, with the arguments of their runs.
 -- matches: threads.metadata from thread_scope
 -- opens: schedules.data
 -- opens: schedules.metadata
@@ -105,7 +105,7 @@ WHERE (:name::text IS NULL OR s.name = :name)
     ));
 
 -- name: lock_schedule
--- Lock a schedule whose metadata contain `scope` until the transaction ends. Return it with the current time.
+-- Lock a schedule whose metadata contain `scope`. Return the schedule and the current time.
 -- opens: schedules.data
 -- opens: schedules.metadata
 -- matches: schedules.metadata from scope
@@ -127,7 +127,7 @@ DELETE FROM /*schema*/schedules
 WHERE name = :name::text AND (:scope::text[] IS NULL OR metadata @> ANY(:scope::text[]::jsonb[]));
 
 -- name: delete_schedules_of
--- Delete those schedules of a thread that clients of the server have created.
+-- Delete the schedules of a thread that clients of the server have created.
 -- leaves: schedules.metadata
 DELETE FROM /*schema*/schedules
 WHERE thread_id = :thread_id::text AND (owner_id IS NOT NULL OR metadata ? 'assistant_id');

@@ -1,4 +1,4 @@
-"""The ticks of cron expressions, which are the times at which schedules enqueue runs. No I/O."""
+"""The ticks of cron expressions: the times at which schedules enqueue runs. No I/O."""
 
 from __future__ import annotations
 
@@ -20,16 +20,12 @@ _LONGEST: Final = 1000
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """Return a time zone.
-
-    Raises:
-        ConfigurationError: If there is no time zone of this name.
-    """
+    """Return the time zone of a name."""
     if not isinstance(name, str):
         raise ArgumentTypeError(f"timezone must be a name like 'Europe/Prague', not {type(name).__name__}")
-    # Do not call `ZoneInfo` with an unknown name, because it would look for a file and import a module of this name.
+    # Refuse unknown names, because `ZoneInfo` would look for a file and import a module of this name.
     if name not in _zones():
-        raise ConfigurationError(f"the time zone must be a known name like 'Europe/Prague', not {name!r}")
+        raise ConfigurationError(f"timezone must be a known name like 'Europe/Prague', not {name!r}")
     return ZoneInfo(name)
 
 
@@ -43,9 +39,6 @@ def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetim
 
     If clocks skip an hour, fixed times in this hour come once, right after the hour. If clocks repeat an hour, fixed
     times come in the first of the two hours. An expression with `*` for minutes or hours ticks in both hours.
-
-    Raises:
-        ConfigurationError: If the expression is not usable.
     """
     if not isinstance(cron, str):
         raise ArgumentTypeError(f"cron must be an expression like '0 9 * * 1-5', not {type(cron).__name__}")
@@ -57,7 +50,7 @@ def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetim
     try:
         for local in CronSim(cron, moment.astimezone(zone)):
             tick = local.astimezone(UTC)
-            # If clocks repeat an hour, CronSim yields ticks of the first hour even if it starts in the second.
+            # If clocks repeat an hour and `moment` is in the second hour, CronSim also yields ticks of the first hour.
             if tick > last:
                 last = tick
                 yield tick
@@ -81,15 +74,15 @@ def due_ticks(
         zone: Time zone of the expression.
         next_at: The first tick that no process has handled.
         now: The time.
-        missed: Which of the ticks up to `now` are left out: with `skip`, ticks that are a minute late; with `once`, all
-            ticks but the newest; with `all`, ticks before the newest hundred.
+        missed: Which ticks up to `now` are returned. `skip`: the newest tick, if it is less than a minute late. `once`:
+            the newest tick. `all`: the newest hundred ticks.
         end_at: Time after which there are no ticks.
     """
     until = now if end_at is None else min(now, end_at)
     most = MOST_MISSED if missed == "all" else 1
     window = MISSED_AFTER
     while True:
-        # The search begins near the end, because ticks of many years may have been missed.
+        # Search backwards from `now`, because ticks of many years may have been missed.
         start = now - window
         is_first = start < next_at
         found = [next_at] * is_first + [*ticks_until(cron, zone, max(start, next_at), until)]
@@ -107,11 +100,11 @@ def ticks_until(cron: str, zone: ZoneInfo, after: datetime, until: datetime) -> 
 
 
 def first_tick(cron: str, zone: ZoneInfo, moment: datetime, end_at: datetime | None = None) -> datetime | None:
-    """Return the first tick after a moment; `None` if there is none within 50 years or until `end_at`."""
+    """Return the first tick after a moment; `None` without a tick within 50 years or until `end_at`."""
     tick = next(ticks_after(cron, zone, moment), None)
     return None if tick is None or (end_at is not None and tick > end_at) else tick
 
 
 def next_ticks(cron: str, zone: ZoneInfo, next_at: datetime, count: int) -> tuple[datetime, ...]:
-    """Return `count` ticks: the tick `next_at`, and the ticks after it. There may be fewer."""
+    """Return the tick `next_at` and the following ticks, at most `count` ticks."""
     return (next_at, *islice(ticks_after(cron, zone, next_at), count - 1))

@@ -1,4 +1,4 @@
-"""Types of schedules: schedules, their options, and filters of lists."""
+"""Schedules, their options, and filters of lists."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ScheduleAccess(TypedDict, total=False):
     """Filters of the schedules that a caller may see or delete.
 
     Attributes:
-        scope: Only schedules whose metadata contain this.
-        owner_id: If a schedule has no thread, it must belong to this user of the server.
-        thread_scope: If a schedule has a thread, the thread's metadata must contain this.
+        scope: Only schedules whose metadata contain these items.
+        owner_id: Of the schedules without a thread, only those of this user of the server.
+        thread_scope: Of the schedules with a thread, only those whose thread has metadata with these items.
     """
 
     scope: Scope | None
@@ -37,7 +37,7 @@ class ScheduleSelection(ScheduleAccess, total=False):
         graph: Only schedules of this graph.
         thread_id: Only schedules whose runs are on this thread.
         paused: Only paused schedules, or only schedules that are not paused.
-        metadata: Only schedules whose metadata contain this, as by jsonb's `@>`.
+        metadata: Only schedules whose metadata contain these items, as by jsonb's `@>`.
     """
 
     name: str | None
@@ -65,18 +65,18 @@ class SortedSchedules(ScheduleSelection, total=False):
 
 
 class ScheduleOptions(EnqueueOptions, total=False):
-    """Options of a schedule, besides those of its runs.
+    """Options of a schedule and of its runs.
 
     Attributes:
         timezone: IANA name of the time zone of `cron`, UTC by default. When clocks change, a tick at a fixed time comes
             once. An expression with `*` for minutes or hours ticks in both of two repeated hours.
-        missed: What to do about ticks for which no process enqueued a run within a minute: `skip` them (the default),
-            enqueue a run for the newest tick (`once`), or for `all` ticks, at most the newest hundred.
-        end_at: Time after which there are no ticks; no end by default.
-        paused: Whether the schedule is paused; by default unchanged, and false for a new schedule.
-        thread_ttl: How long the new threads of its runs are kept after their last activity; for ever by default.
-        scope: Metadata that a schedule must contain; a schedule without them is not changed.
-        owner_id: User of the server who owns the schedule; none by default.
+        missed: What happens to ticks that are more than a minute late. `skip`, the default: no run is enqueued. `once`:
+            a run is enqueued for the newest tick. `all`: runs are enqueued for the newest hundred ticks.
+        end_at: Time after which there are no ticks. No end by default.
+        paused: Whether the schedule is paused. By default, the schedule stays as it is. A new schedule is not paused.
+        thread_ttl: How long new threads of the runs are kept after their last activity. For ever by default.
+        scope: Change the schedule only if its metadata contain these items.
+        owner_id: User of the server who owns the schedule. None by default.
     """
 
     timezone: str
@@ -104,32 +104,32 @@ class ScheduleChanges(ScheduleOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule, which enqueues a run of a graph at each of its ticks.
+    """A schedule that enqueues a run of a graph at each tick.
 
     Attributes:
         name: Name of the schedule.
         graph: Name of the graph.
         queue: Name of the queue.
-        thread_id: The thread of all its runs; `None` for a new thread for each.
+        thread_id: The thread of all runs; `None` if each run has a new thread.
         cron: Minute, hour, day of month, month and day of week of the ticks.
         timezone: Name of the time zone of `cron`.
         missed: What happens to missed ticks: `skip`, `once` or `all`.
-        next_at: The next tick; `None` if the schedule is paused, or has ended.
-        last_at: The last tick that was not skipped; `None` before the first.
+        next_at: The next tick; `None` if the schedule is paused or has ended.
+        last_at: The last tick that was not skipped, if any.
         last_thread_id: The thread of `last_run_id`.
         last_run_id: The last run that the schedule enqueued.
-        last_error: Why the run at `last_at` was refused, or why the next tick cannot be computed; `None` for no error.
+        last_error: Why the run at `last_at` was refused, or why the next tick cannot be computed.
         created_at: Time of creation.
         updated_at: Time of the last change, pause or resumption.
         is_paused: Whether the schedule is paused.
         end_at: Time after which there are no ticks; `None` for no end.
         thread_ttl: How long new threads of the runs are kept; `None` for ever.
-        metadata: Metadata of the runs and of their new threads; with the caller's own serializer, only the part that
-            `scope` names.
-        user_id: The user who owns the runs, if the config named one.
-        next_ticks: The next five ticks, `next_at` first; empty if there is none.
-        arguments: Input or command, config, context and other arguments of the runs. `None` if they cannot be read, or
-            were not requested; only `sorted` requests them.
+        metadata: Metadata of the runs and of their new threads. If the caller has a serializer of its own, only the
+            keys of `scope`.
+        user_id: The user who owns the runs, if the config names a user.
+        next_ticks: At most five ticks, beginning with `next_at`.
+        arguments: Input or command, config, context and other arguments of the runs. Only `sorted` returns them.
+            `None` if the arguments cannot be read.
     """
 
     name: str

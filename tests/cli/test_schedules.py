@@ -37,7 +37,7 @@ def test_a_schedule_is_added_listed_paused_resumed_triggered_and_deleted(run: Ru
         (("list", "brief"), "schedule takes"),
         (("add", "brief", "agent", "0 9 * *"), "it has 4 fields"),
         (("add", "brief", "agent", "0 9 * * *", "{"), "must be JSON"),
-        (("add", "brief", "agent", "0 9 * * *", "--timezone", "Mars"), "time zone must be"),
+        (("add", "brief", "agent", "0 9 * * *", "--timezone", "Mars"), "timezone must be"),
         (("resume", "brief"), "no schedule 'brief'"),
     ],
 )

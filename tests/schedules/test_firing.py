@@ -219,9 +219,9 @@ def test_schedules_that_cannot_be_fired_here_keep_no_other_from_being_found(cloc
         for name in find():
             if name == "known":
                 break
-            with pytest.raises(ConfigurationError, match="time zone must be"):
+            with pytest.raises(ConfigurationError, match="timezone must be"):
                 clock.fire(name)
-        ((noted,),) = clock.queue.execute("SELECT count(*) FROM {}.schedules WHERE last_error LIKE 'the time zone%%'")
+        ((noted,),) = clock.queue.execute("SELECT count(*) FROM {}.schedules WHERE last_error LIKE 'timezone must%%'")
         assert noted == told
     assert find() == ["known"]
     assert len(clock.fire("known")) == 1

@@ -253,7 +253,7 @@ def test_schedules_are_listed_by_name_and_deleted(clock: Clock) -> None:
         # One that is stored, but cannot be read, would fail whoever lists schedules.
         ({"end_at": datetime.fromisoformat("9999-12-31T23:59:59-14:00")}, "years 2 to 9998"),
         ({"end_at": datetime.fromisoformat("0001-01-01T00:00:00+14:00")}, "years 2 to 9998"),
-        ({"timezone": "Mars/Olympus"}, "time zone must be"),
+        ({"timezone": "Mars/Olympus"}, "timezone must be"),
         ({"missed": "some"}, "'skip', 'once', 'all'"),
         ({"run_id": "r"}, "run_id must not be given"),
         ({"run_after": timedelta(1)}, "run_after must not be given"),
