@@ -75,9 +75,10 @@ SELECT t.name, d.columns, d.types,
             d.size, t.path
         ), ' UNION ALL '
     ) OVER (),
-    string_agg(
+    -- An archive may have rows of `threads` only.
+    coalesce(string_agg(
         format('SELECT t.thread_id FROM %s t WHERE t.thread_id = ANY($1::pg_catalog.text[])', t.path), ' UNION '
-    ) FILTER (WHERE t.name <> 'threads') OVER ()
+    ) FILTER (WHERE t.name <> 'threads') OVER (), 'SELECT u.* FROM unnest($1::pg_catalog.text[]) AS u WHERE false')
 FROM tables t JOIN described d ON d.oid = t.oid
 ORDER BY t.is_referring, t.name;
 
@@ -103,6 +104,9 @@ SELECT t.thread_id, CASE
         WHEN EXISTS (
             SELECT 1 FROM /*schema*/schedules s WHERE s.thread_id = t.thread_id AND s.next_at IS NOT NULL
         ) THEN 'scheduled'
+        WHEN EXISTS (
+            SELECT 1 FROM /*schema*/run_requests d WHERE d.thread_id = t.thread_id AND d.answer_at IS NOT NULL
+        ) THEN 'awaiting'
         WHEN EXISTS (SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = t.thread_id) THEN 'recorded'
         WHEN EXISTS (SELECT 1 FROM /*schema*/span_exports e WHERE e.thread_id = t.thread_id) THEN 'exported'
         WHEN t.updated_at > now() - :idle_for::interval THEN 'active'

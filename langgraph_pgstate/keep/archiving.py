@@ -51,6 +51,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "running": "is run, or leased, by a living process",
     "acting": "has a tool that still runs",
     "scheduled": "has a schedule that is to fire",
+    "awaiting": "waits for a default answer",
     "recorded": "has records in the journal",
     "exported": "has spans that are to be exported",
     "active": "was active a moment ago",

@@ -164,7 +164,7 @@ def test_what_is_held_is_refused_by_name(state: PGState, dsn: str, schema: str, 
 @pytest.mark.slow
 def test_what_is_in_use_stays_and_says_why(state: PGState, dsn: str, schema: str, url: str) -> None:
     graph = agent(state)
-    for name in ("active", "leased", "queued", "scheduled", "exported", "acting"):
+    for name in ("active", "leased", "queued", "scheduled", "exported", "acting", "awaiting"):
         graph.invoke({"messages": [("user", "Book it.")]}, config_of(name))
     state.flush()
     assert state.archive.put(["active"], to=url).left == (("active", "was active a moment ago"),)
@@ -175,12 +175,16 @@ def test_what_is_in_use_stays_and_says_why(state: PGState, dsn: str, schema: str
     acting = "VALUES ('acting', 'k', 'pay', 'running', now() + interval '15 s', '{}')"
     columns = "(thread_id, idempotency_key, tool, status, alive_until, arguments)"
     ask(dsn, f'INSERT INTO "{schema}".tool_executions {columns} {acting}')
+    awaiting = "(thread_id, run_id, options, data, answer_at) VALUES ('awaiting', '1', '{}', '', now())"
+    ask(dsn, f'INSERT INTO "{schema}".run_requests {awaiting}')
+    names = ["leased", "queued", "scheduled", "exported", "acting", "awaiting"]
     with state.leases.hold("leased"):
-        report = state.archive.put(["leased", "queued", "scheduled", "exported", "acting"], to=url, idle_for=NOW)
+        report = state.archive.put(names, to=url, idle_for=NOW)
     assert dict(report.left) == {
         "leased": "is run, or leased, by a living process",
         "queued": "is in the queue",
         "scheduled": "has a schedule that is to fire",
+        "awaiting": "waits for a default answer",
         "exported": "has spans that are to be exported",
         "acting": "has a tool that still runs",
     }

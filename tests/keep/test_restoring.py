@@ -550,3 +550,18 @@ def _swapped(row: bytes) -> bytes:
     """Return a row with its first two columns exchanged."""
     first, second, *rest = [struct.pack("!I", type_) + value for type_, value in packing._fields(row)]
     return row[:4] + second + first + b"".join(rest)
+
+
+def test_a_thread_without_any_rows_is_archived_restored_and_erased(dsn: str, schema: str, folder: Path) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        folder.parent.mkdir(exist_ok=True)
+        state.threads.create("t", metadata={"a": 1})
+        for _ in range(2):
+            assert state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW).threads == 1
+            assert state.archive.restore(["t"]).threads == 1
+            thread = state.threads.get("t")
+            assert thread is not None
+            assert thread.metadata == {"a": 1}
+        state.privacy.erase(thread_id="t")
+        assert state.threads.get("t") is None
+        assert not [*folder.glob("*")]
