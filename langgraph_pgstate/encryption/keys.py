@@ -124,8 +124,8 @@ class KeyRing:
         # By data key: the reason why the key cannot be loaded, and the end of the reason's validity.
         self._lost: dict[str, tuple[str, float]] = {}
         self._loading: dict[tuple[str, str], Future[None]] = {}
-        # By wanted keys: the load that an OS thread makes.
-        self._beside: dict[frozenset[tuple[str, str]], Future[None]] = {}
+        # By wanted keys: the load that an OS thread makes, and until when callers wait for it.
+        self._beside: dict[frozenset[tuple[str, str]], tuple[Future[None], float]] = {}
         self._tenants: OrderedDict[str, KeyRing] = OrderedDict()
 
     def of_tenant(self, tenant: str) -> KeyRing:
@@ -323,7 +323,7 @@ class KeyRing:
         names = frozenset(wanted)
         with self._lock:
             loading = self._beside.get(names)
-            done = self._beside[names] = loading or Future[None]()
+            done, until = self._beside[names] = loading or (Future[None](), time.monotonic() + seconds)
 
         def run() -> None:
             try:
@@ -339,7 +339,7 @@ class KeyRing:
             # When the interpreter exits, it waits for the threads of an executor, but not for a daemon thread.
             threading.Thread(target=run, name="pgstate-keys", daemon=True).start()
         try:
-            done.result(seconds if loading is None else 0.0)
+            done.result(max(0.0, until - time.monotonic()))
         except TimeoutError as error:
             raise KeyUnavailableError(self.encryption.masters[0].id, "a thread still waits for it") from error
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -334,6 +335,25 @@ async def test_a_list_needs_more_keys_than_are_cached(api: type, dsn: str, schem
         master.asked = 0
         assert len([one async for one in saver.alist(None)]) == 60
     assert master.asked <= 60
+
+
+def test_who_misses_keys_that_a_thread_is_loading_waits_as_long_as_the_first() -> None:
+    """Guard: a worker's streams would pause, and its log would say that the master key does not respond."""
+    ring, begun, gate = KeyRing(Encryption(LOCAL), queries("s")), threading.Event(), threading.Event()
+    wanted = [("scope", "all")]
+
+    def load() -> None:
+        begun.set()
+        assert gate.wait(10)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(ring.load_beside, load, wanted, 10)
+        assert begun.wait(10)
+        second = pool.submit(ring.load_beside, load, wanted, 10)
+        with pytest.raises(TimeoutError):
+            second.result(0.1)
+        gate.set()
+        assert (first.result(10), second.result(10)) == (None, None)
 
 
 async def test_what_is_known_of_scopes_does_not_grow_without_end(
