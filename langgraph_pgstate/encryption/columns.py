@@ -75,6 +75,7 @@ OWN_DETAILS: Final = frozenset(
             "checkpoint_id",
             "thread_id",
             "erased",
+            "is_default",
         ),
     }
 )

@@ -63,7 +63,7 @@ ORDER BY due.answer_at LIMIT :page_size;
 
 -- name: get_default_answer
 -- Return the default answer of a run, its options, and the time.
--- opens: run_requests.data
+-- opens: run_requests.data if intact
 SELECT d.data, d.options::text, now() FROM /*schema*/run_requests d
 WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND d.answer_at <= now();
 

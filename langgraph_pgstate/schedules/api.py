@@ -11,7 +11,7 @@ from langgraph.types import Command
 from langgraph_pgstate.arguments import request_scope
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
-from langgraph_pgstate.errors import ConfigurationError, PGStateError
+from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.paging import Page
 from langgraph_pgstate.runs.api import AsyncRuns, Runs
 from langgraph_pgstate.runs.arguments import name_of, run_id_of
@@ -222,8 +222,8 @@ class AsyncSchedules:
         """Enqueue runs for the due ticks of at most 100 schedules, and return the runs. Workers do this twice a second.
 
         Safe in many processes at once, because each tick has one run. Locked schedules and threads are left to the next
-        call. If this machine does not know the time zone of a schedule, the schedule is left to another machine. The
-        reason is in `last_error`.
+        call. If this machine does not know the time zone of a schedule, or cannot decrypt the schedule, the schedule is
+        left to another machine. The reason is in `last_error`.
         """
         fired = await self._fire()
         return tuple(AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new) for run in fired)
@@ -233,10 +233,8 @@ class AsyncSchedules:
         for name in await self._database.run(firing.find_due, self._queries):
             try:
                 fired = await self._database.run(firing.fire, self._queries, self._runs.encoder.codec, name)
-            except ConfigurationError:
-                continue
             except PGStateError as error:
-                if not is_locked(error):
+                if not is_locked(error) and not firing.is_of_schedule(error):
                     raise
             else:
                 found = (*found, *fired)

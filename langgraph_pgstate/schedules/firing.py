@@ -11,7 +11,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import ConfigurationError, PGStateError
+from langgraph_pgstate.errors import ConfigurationError, EncryptionError, PGStateError
 from langgraph_pgstate.paging import FIRST
 from langgraph_pgstate.record.events import check_not_done, note_action
 from langgraph_pgstate.runs.enqueue import enqueue, notify
@@ -61,12 +61,19 @@ async def fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -
 
     Raises:
         ConfigurationError: If this machine cannot compute the ticks. The schedule stays due for other machines.
+        EncryptionError: If the schedule does not decrypt. It stays due, too. Also if a master key does not answer.
     """
     try:
         return await _fire(db, queries, codec, name)
-    except ConfigurationError as unknown:
-        await db.execute(queries.set_schedule_error, {"name": name, "error": str(unknown)})
+    except PGStateError as error:
+        if is_of_schedule(error):
+            await db.execute(queries.set_schedule_error, {"name": name, "error": str(error)})
         raise
+
+
+def is_of_schedule(error: PGStateError) -> bool:
+    """Return whether `fire` failed because of the schedule itself, so that other schedules can be fired."""
+    return isinstance(error, ConfigurationError | EncryptionError) and not error.retryable
 
 
 async def _fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -> list[EnqueuedRun]:

@@ -15,10 +15,18 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
-from support import wait_until
+from langgraph.types import Interrupt
+from support import config_of, put_arguments, wait_until
 from support.tenants import open_walled
 
-from langgraph_pgstate import CallableMasterKey, Encryption, LocalMasterKey, PGState, WebhookSettings
+from langgraph_pgstate import (
+    CallableMasterKey,
+    DefaultAnswer,
+    Encryption,
+    LocalMasterKey,
+    PGState,
+    WebhookSettings,
+)
 from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.errors import (
     ConfigurationError,
@@ -27,7 +35,8 @@ from langgraph_pgstate.errors import (
     KeyUnavailableError,
     NotEncryptedError,
 )
-from langgraph_pgstate.runs import RunHandle, claiming, streams
+from langgraph_pgstate.interrupts import answers
+from langgraph_pgstate.runs import RunHandle, claiming, ending, streams
 from langgraph_pgstate.runs.cursors import Cursor
 from langgraph_pgstate.runs.types import Wanted
 from langgraph_pgstate.schema.queries import queries
@@ -276,6 +285,50 @@ def test_a_webhook_that_does_not_decrypt_keeps_no_other_from_being_delivered(
     left = f'SELECT run_id, last_error FROM "{schema}".webhooks ORDER BY run_id'
     found = [(run_id, error.partition(":")[0]) for run_id, error in connection.execute(left.encode()).fetchall()]
     assert found == [("error_message", "DecryptionError"), ("metadata", "DecryptionError")]
+
+
+def test_a_schedule_that_does_not_decrypt_keeps_no_other_from_being_fired(
+    opened: Any, schema: str, connection: psycopg.Connection
+) -> None:
+    """In an application without a worker."""
+    with opened(encryption=Encryption(MASTER)) as state:
+        for name in ("bad", "good"):
+            state.schedules.put(name, "agent", {"text": name}, cron="0 0 1 1 *", thread_id=name)
+        for change in (
+            "next_at = now() - interval '1 second'",
+            "data = (SELECT o.data FROM {}.schedules o WHERE o.name = 'good') WHERE name = 'bad'",
+        ):
+            connection.execute(f"UPDATE {{}}.schedules SET {change}".replace("{}", f'"{schema}"').encode())
+        assert [run.thread_id for run in state.schedules.fire()] == ["good"]
+        assert "does not decrypt" in (state.schedules.get("bad").last_error or "")
+
+
+def test_a_default_answer_is_an_event_and_one_that_does_not_decrypt_is_tried_again_later(
+    opened: Any, schema: str, connection: psycopg.Connection
+) -> None:
+    with opened(encryption=Encryption(MASTER)) as state:
+        saver = state.saver
+        for name in ("bad", "good"):
+            default = DefaultAnswer("yes", after=timedelta(milliseconds=1))
+            state.runs.enqueue("agent", {"text": name}, thread_id=name, run_id=name, default_answer=default)
+            config = saver.put(*put_arguments(config_of(name), 0))
+            saver.put_writes(config, [("__interrupt__", [Interrupt("Book it?", id=name)])], "task")
+        connection.execute(f'UPDATE "{schema}".writes SET run_id = thread_id'.encode())
+        known = queries(schema)
+        claimed = state._database.run(claiming.claim, known, "w", "default", ["agent"], 5, 10.0)
+        for run in claimed.runs:
+            assert state._database.run(ending.finish, known, run.key, "interrupted")
+        name = f'"{schema}".run_requests'
+        connection.execute(
+            f"UPDATE {name} SET data = (SELECT data FROM {name} WHERE run_id = 'good') WHERE run_id = 'bad'".encode()
+        )
+        (given,) = state._database.run(answers.answer_by_default, known, state._codec, "good", "good")
+        assert given.is_default
+        assert [event.payload["is_default"] for event in state.events.list("good", kind="answer").items] == [True]
+        with pytest.raises(DecryptionError):
+            state._database.run(answers.answer_by_default, known, state._codec, "bad", "bad")
+    later = f"SELECT answer_at > now() + interval '50 minutes' FROM {name} WHERE run_id = 'bad'"
+    assert connection.execute(later.encode()).fetchall() == [(True,)]
 
 
 def test_a_claim_is_undone_while_the_master_key_does_not_answer(
