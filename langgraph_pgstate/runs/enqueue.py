@@ -126,6 +126,8 @@ def _refusal(error: Exception) -> PGStateError | None:
         return NotFoundError(f"thread {thread_id!r} has no checkpoint {run_id!r}")
     if reason == "elsewhere":
         return ConfigurationError(f"run_id must be new, but thread {thread_id!r} already has a run {run_id!r}")
+    if reason == "inherited":
+        return ConfigurationError(f"run_id must be new, but thread {thread_id!r} has checkpoints of a run {run_id!r}")
     return ConfigurationError(f"run_id must be new, but run {run_id!r} of thread {thread_id!r} was not enqueued")
 
 

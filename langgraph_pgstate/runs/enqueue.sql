@@ -36,9 +36,9 @@ FROM (
 ) AS f LIMIT 1;
 
 -- name: check_enqueue
--- Check runs that are not enqueued already. Fail if another run has the id, if the checkpoint from which the run starts
--- does not exist, if the strategy is `reject` and the thread has another run, or if the thread's newest checkpoint is
--- not `expected_head`.
+-- Check runs that are not enqueued already. Fail if another run has the id, or made checkpoints that the thread has from
+-- another thread; if the checkpoint from which the run starts does not exist; if the strategy is `reject` and the thread
+-- has another run; or if the thread's newest checkpoint is not `expected_head`.
 WITH given AS (
     SELECT s.* FROM jsonb_to_recordset(:rows::jsonb) AS s (
         thread_id text, run_id text, rejects boolean, adopts boolean, checkpoint_ns text, checkpoint_id text,
@@ -60,6 +60,14 @@ FROM (
     SELECT 1, 'recorded', r.thread_id, r.run_id, NULL
     FROM given g JOIN /*schema*/runs r ON r.thread_id = g.thread_id AND r.run_id = g.run_id
     WHERE NOT g.adopts
+    UNION ALL
+    -- LangGraph would resume the run of these checkpoints, and ignore the input.
+    SELECT 1, 'inherited', g.thread_id, g.run_id, NULL
+    FROM given g
+    WHERE EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints c
+        WHERE c.thread_id = g.thread_id AND c.checkpoint_ns = '' AND c.run_id = g.run_id AND c.is_copy OFFSET 0
+    )
     UNION ALL
     SELECT 1, 'checkpoint', g.thread_id, g.checkpoint_id, NULL
     FROM given g

@@ -84,6 +84,17 @@ def test_an_id_of_another_thread_or_of_a_run_that_was_not_enqueued_is_refused(qu
     assert queue.execute("SELECT thread_id FROM {}.threads") == [("t",)]
 
 
+def test_the_id_of_a_run_whose_checkpoints_a_fork_has_is_refused_on_the_fork(queue: Queue) -> None:
+    """Guard: LangGraph takes a run with the id of the newest checkpoint's run for this run, and ignores its input."""
+    saver = PGStateSaver(queue.connection, schema=queue.schema)
+    queue.put("t", "r")
+    saver.copy_thread("t", "copy")
+    saver.delete_thread("t")
+    with pytest.raises(ConfigurationError, match="thread 'copy' has checkpoints of a run 'r'"):
+        queue.add("copy", run_id="r")
+    assert queue.add("copy", run_id="another") == "another"
+
+
 def test_a_crashed_run_of_an_application_is_adopted(queue: Queue) -> None:
     queue.execute(
         "INSERT INTO {}.runs (thread_id, run_id, status, started_at, alive_until, attempt)"
