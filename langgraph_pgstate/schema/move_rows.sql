@@ -72,6 +72,9 @@ BEGIN
     ELSIF plain_name = 'budgets' THEN
         own := own || format('CASE WHEN r.scope || ''_id'' = %L THEN r.name END', source);
     END IF;
+    IF plain_name = 'schedules' THEN
+        own := own || format('r.options OPERATOR(pg_catalog.#>>) ARRAY[''owner'', %L]', source);
+    END IF;
     FOREACH own_one IN ARRAY own LOOP
         others := others || format(
             '(SELECT o.name FROM (SELECT %s) AS o (name) WHERE pg_catalog.octet_length(o.name) BETWEEN 1 AND 64 AND o.name <> ''*'')',

@@ -71,7 +71,8 @@ def fill(state: PGState) -> None:
     state.memory.put(("users", "user0"), "key", {"content": "x"})
     state.memory.put(("users", "user0"), "key", {"content": "y"})
     state.files.write(("users", "user1"), "/notes.txt", "text")
-    state.schedules.put("nightly", "agent", cron="0 0 1 1 *")
+    whose = {"tenant_id": "tenant1", "user_id": "user1"}
+    state.schedules.put("nightly", "agent", cron="0 0 1 1 *", config={"configurable": whose})
 
 
 def catalogue(made: Walled) -> dict[str, list[Any]]:
@@ -160,7 +161,13 @@ def test_a_moved_schema_is_like_one_that_kept_tenants_apart_from_the_beginning(w
         (
             {"tenant_from": "tenant_id", "otherwise": "rest"},
             {"tenant0": 4, "tenant1": 4, "tenant2": 4, "rest": 2},
-            {"queue": "tenant1", "memories": "rest", "memory_versions": "rest", "files": "rest", "schedules": "rest"},
+            {
+                "queue": "tenant1",
+                "schedules": "tenant1",
+                "memories": "rest",
+                "memory_versions": "rest",
+                "files": "rest",
+            },
         ),
         (
             {"tenant_from": "user_id", "otherwise": "rest", "namespace_part": 2},
@@ -171,6 +178,7 @@ def test_a_moved_schema_is_like_one_that_kept_tenants_apart_from_the_beginning(w
                 "memory_versions": "user0",
                 "files": "user1",
                 "file_texts": "user1",
+                "schedules": "user1",
             },
         ),
         (
