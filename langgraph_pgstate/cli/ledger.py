@@ -66,6 +66,7 @@ def settle(
         str | None, typer.Option(metavar="VALUE", help="With done: the result of the tool, as JSON or plain text.")
     ] = None,
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; by default the shell's user.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Change the decision of a person.")] = False,
     text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
 ) -> None:
     """Decide the outcome of an action of the tool ledger. The action must be unknown or failed."""
@@ -83,7 +84,8 @@ def settle(
             if not matching:
                 raise NotFoundError(f"thread {thread!r} has no tool execution {key!r}")
             key = matching[0]
-        state.tools.settle(thread, key, decision, by=by or shell_user(), **given)
+        seen = state.tools.get(thread, key) if again else None
+        state.tools.settle(thread, key, decision, by=by or shell_user(), seen=seen, **given)
         settled = state.tools.get(thread, key)
     if target.is_json:
         print_json(settled)

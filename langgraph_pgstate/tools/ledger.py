@@ -364,12 +364,14 @@ class AsyncToolLedger(_Ledger):
             result: Result of the action: any storable value; for a tool of a `ToolNode`, a text or a `ToolMessage`.
             by: Name of the person who decides. If given, an event of the kind `action` is stored with this name.
             seen: The action as `get` returned it. If the action has changed since, the decision is refused.
+                Needed to change a decision.
 
         Raises:
             NotFoundError: If there is no such action.
             ThreadArchivedError: If the thread is archived.
             ConfigurationError: If the decision is invalid.
-            AlreadySettledError: If the action is running, has succeeded, or differs from `seen`.
+            AlreadySettledError: If the action is running, has succeeded, or differs from `seen`. Without `seen`, also
+                if it was settled and not called since.
         """
         await self._runner.recorded.settle(thread_id_of(thread_id), key, decision, result, by, seen)
 

@@ -200,7 +200,8 @@ class RecordedActions:
 
         Raises:
             ConfigurationError: If the decision is invalid.
-            AlreadySettledError: If the action is running, has succeeded, or differs from `seen`.
+            AlreadySettledError: If the action is running, has succeeded, or differs from `seen`. Without `seen`, also
+                if it was settled and not called since.
             NotFoundError: If there is no such action.
             ThreadArchivedError: If the thread is archived.
         """
@@ -213,6 +214,12 @@ class RecordedActions:
         if status == "success" or is_running(recorded):
             reason = f"cannot be settled: its status is {status}"
             raise AlreadySettledError(thread_id, key, recorded.execution.tool, reason)
+        if seen is None and status in ("pending", "error") and recorded.execution.alive_until is None:
+            why = (
+                f"has been settled: its status is {status}. To change the decision, pass the action of `get` as seen=, "
+                "or give --again to `pgstate settle`"
+            )
+            raise AlreadySettledError(thread_id, key, recorded.execution.tool, why)
         is_same = seen is None or seen == recorded.execution
         # If the task waits in an interrupt of this action, the next answer to the task belongs to this interrupt, and
         # not to the interrupt that follows. Of a failed action, the task may have got further.

@@ -68,7 +68,8 @@ def test_an_unknown_outcome_is_settled(run: Run, saver: PGStateSaver) -> None:
 
 def test_who_settles_is_recorded(run: Run, connection: psycopg.Connection, saver: PGStateSaver) -> None:
     run("settle", "t", "call-2", "fail", "--by", "Eve")
-    run("settle", "t", "call-2", "retry")
+    assert "has been settled: its status is error" in " ".join(run("settle", "t", "call-2", "retry", code=1).split())
+    run("settle", "t", "call-2", "retry", "--again")
     query = f"SELECT payload ->> 'by' FROM {saver.schema}.events WHERE kind = 'action' ORDER BY created_at"
     assert connection.execute(query).fetchall() == [("Eve",), ("operator",)]
 

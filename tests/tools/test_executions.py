@@ -8,7 +8,13 @@ from support.ledger import LEDGERS, Bench, ask, open_bench, thread, tool_of
 from support.record import Record
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.errors import ConfigurationError, ToolBusyError, ToolOvertakenError, ToolSetupError
+from langgraph_pgstate.errors import (
+    AlreadySettledError,
+    ConfigurationError,
+    ToolBusyError,
+    ToolOvertakenError,
+    ToolSetupError,
+)
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.tools import ToolLedger, ToolSettings
 from tests.tools.test_ledger import CHARGE, Till, leave_behind, rows
@@ -88,6 +94,25 @@ async def test_an_intent_that_could_be_rolled_back_lets_no_tool_run(
         mine.rollback()
         assert rows(connection, schema, "status") == [("success",)]
         ledger.close()
+
+
+@pytest.mark.parametrize("first", ["fail", "retry"])
+@pytest.mark.parametrize("status", ["unknown", "error"])
+async def test_a_decision_is_changed_only_by_who_has_seen_it(
+    bench: Bench, connection: psycopg.Connection, status: str, first: str
+) -> None:
+    connection.execute(
+        f"""INSERT INTO {bench.saver.schema}.tool_executions (thread_id, idempotency_key, tool, status, alive_until,
+        arguments) VALUES ('t', 'k', 'pay', %s, now(), '{{}}')""",
+        [status],
+    )
+    await bench.do(bench.ledger.settle, "t", "k", first, by="eve")
+    for second in ("done", "retry", "fail"):
+        with pytest.raises(AlreadySettledError, match="has been settled"):
+            await bench.do(bench.ledger.settle, "t", "k", second, by="adam")
+    seen = await bench.do(bench.ledger.get, "t", "k")
+    await bench.do(bench.ledger.settle, "t", "k", "done", seen=seen)
+    assert (await bench.do(bench.ledger.get, "t", "k")).status == "success"
 
 
 async def test_who_settles_an_effect_is_an_event(dsn: str, schema: str, connection: psycopg.Connection) -> None:
