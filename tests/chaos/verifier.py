@@ -233,7 +233,8 @@ class Verifier:
             allowed = _IN_RECOVERY if is_recovery else _IN_CALM if line["at"] < self._storm else _IN_STORM
             is_full = allowed is _IN_STORM and line.get("sqlstate") == _DISK_FULL
             # A fork or copy onto a thread with a history, and what a person decides twice.
-            is_refused = error == "ConfigurationError" and job in ("fork", "copy", "settle")
+            refusal = "AlreadySettledError" if job == "settle" else "ConfigurationError"
+            is_refused = error == refusal and job in ("fork", "copy", "settle")
             is_deleted = error == "ThreadDeletedError" and self._is_deleted_after(line["thread"], 0)
             is_emptied = error in ("EmptyInputError", "EmptiedError") and self._is_emptied(line)
             is_mixed = self._is_mixed(line["thread"], str(line.get("text")))
