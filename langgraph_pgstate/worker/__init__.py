@@ -1,4 +1,4 @@
-"""Workers, which execute the runs of the queue."""
+"""Workers that execute the runs of the queue."""
 
 from typing import TYPE_CHECKING
 

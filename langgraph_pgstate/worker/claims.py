@@ -1,4 +1,4 @@
-"""Claims of runs by one worker. A run whose earlier workers died must be alone in its process."""
+"""Claims of runs by one worker. A run that may have killed its worker must be alone in the next process."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ from langgraph_pgstate.schema.queries import Queries
 
 
 class Isolation:
-    """The workers of this process that have runs, and the worker, if any, with a run that must be alone in the process.
-
-    Thread-safe.
-    """
+    """The workers of this process that have runs, and the worker with a run that must be alone. Thread-safe."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all workers. Make a new lock, because a thread of the parent process may have held the old one."""
+        """Forget all workers. A new lock is made, because a thread of the parent process may hold the old lock."""
         self._lock = threading.Lock()
         self._busy: set[object] = set()
         self._alone: object = None
@@ -61,20 +58,20 @@ ISOLATION: Final = Isolation()
 os.register_at_fork(after_in_child=ISOLATION.reset)
 
 
-# Seconds until the next claim if another worker was claiming. After this time, its claim has probably committed.
+# Seconds until the next claim if another worker was claiming. Meanwhile the other claim commits.
 _BUSY_SECONDS: Final = 0.01
 
 
 class Claimer:
-    """Claims runs for one worker. It remembers for each queue whether the last claim has found limits.
+    """An object that claims runs for one worker.
 
     Args:
         queries: The queries of the schema.
         worker_id: Id of the worker.
-        graphs: Graphs that the worker runs.
+        graphs: Graphs of the worker.
         versions: For each graph, the accepted versions. Runs without a version are always accepted.
         ttl: Seconds until the leases of claimed runs expire.
-        poll: Seconds after which queue keys that were at their limits are checked again.
+        poll: Seconds until queue keys at their limits are checked again.
 
     Attributes:
         asked_at: Time at which the last claim began, by `lease_clock`.
@@ -94,8 +91,7 @@ class Claimer:
         self.asked_at = 0.0
         self._limited: set[str] = set()
         self._waiting: set[str] = set()
-        # By queue, whether it may have runs that must be alone. A queue that is missing here may have such runs, too,
-        # because workers may have died before.
+        # For each queue, whether the last claim found runs that must be alone. A missing queue may have such runs.
         self._suspects: dict[str, bool] = {}
         self._ended: dict[str, set[str]] = {}
         self._cursors: dict[str, str | None] = {}
@@ -104,7 +100,7 @@ class Claimer:
 
     @property
     def due_at(self) -> float:
-        """Time to claim again because another worker was claiming, by the monotonic clock; infinity if none was."""
+        """Time to claim again because another worker was claiming, by the monotonic clock; by default, infinity."""
         return min(self._retry_at.values(), default=float("inf"))
 
     @property
@@ -113,7 +109,7 @@ class Claimer:
         return bool(self._waiting)
 
     def ended(self, claimed: ClaimedRun) -> None:
-        """Remember that a run has ended. The limit of its queue key may now allow another run."""
+        """Remember that a run has ended, because the limit of its queue key may now allow another run."""
         if claimed.queue in self._limited and claimed.queue_key:
             self._ended.setdefault(claimed.queue, set()).add(claimed.queue_key)
 
@@ -122,27 +118,16 @@ class Claimer:
         return self._suspects.get(queue, True)
 
     def is_chosen(self, database: Database, queue: str) -> bool:
-        """Return whether this worker is chosen to claim the queue's next run that must be alone.
-
-        Raises:
-            PGStateError: If the database is not available.
-        """
+        """Return whether this worker is chosen to claim the queue's next run that must be alone."""
         chosen = database.run(
             claiming.choose_isolated, self._queries, queue, self._graphs, self._versions, is_known_dead
         )
         return chosen == self._worker_id
 
     def claim(self, database: Database, queue: str, limit: int, *, suspects: bool = False) -> list[ClaimedRun]:
-        """Claim runs of a queue, including runs that waited for its limits.
+        """Claim runs of a queue, including runs that waited for limits.
 
-        Args:
-            database: The database.
-            queue: Name of the queue.
-            limit: Maximum number of runs to claim.
-            suspects: Whether to claim only runs that must be alone. If false, no such run is claimed.
-
-        Raises:
-            PGStateError: If the database is not available.
+        With `suspects`, only runs that must be alone are claimed. Otherwise no such run is claimed.
         """
         had_limits, ended = queue in self._limited, self._ended.get(queue, set())
         if queue in self._waiting:
@@ -171,7 +156,7 @@ class Claimer:
         if claims.is_busy:
             self._retry_at[queue] = time.monotonic() + _BUSY_SECONDS
         if claims.has_waiting and not had_limits and not claims.runs:
-            # The claim did not check the limits, because they were not known. Claim again and check them.
+            # This claim did not know of the limits. The next claim checks the limits.
             return self.claim(database, queue, limit, suspects=suspects)
         return claims.runs
 

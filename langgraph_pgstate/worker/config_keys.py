@@ -1,4 +1,4 @@
-"""The keys of `langgraph.json`, and what `pgstate serve` and `pgstate worker` do with each key."""
+"""The keys of `langgraph.json`, and how `pgstate serve` and `pgstate worker` use each key."""
 
 from __future__ import annotations
 
@@ -71,10 +71,8 @@ KEYS: Final[Mapping[str, Use]] = {
     "webhooks": "used",
     "ui": "warned",
 }
-"""The use of each key, by path. A `refused` key raises an error, and a `warned` key is logged. A key of the use
-`image` matters only when an image is built.
-
-A key stands for all keys below it. The code that reads `webhooks` checks the keys below `webhooks`.
+"""The use of each key, by path. A `refused` key raises an error. A `warned` key is logged. The use `image` means that
+the key has an effect only when an image is built. A key stands for all keys below it.
 """
 
 NOTES: Final[Mapping[str, str]] = {
@@ -105,8 +103,8 @@ NOTES: Final[Mapping[str, str]] = {
 """Notes about keys, for the reference."""
 
 _OWN_CHECKPOINTER: Final = "langgraph_pgstate.agent_server:checkpointer"
-# Variables that have no effect in `env`: only `langgraph_pgstate.agent_server` reads them, or the commands read them
-# before they load `env`.
+# Variables that have no effect in `env`, because only `langgraph_pgstate.agent_server` reads the variable, or because
+# the commands read the variable before `env`.
 _OTHER_VARIABLES: Final = (
     "PGSTATE_PATH",
     "PGSTATE_SCHEMA",
@@ -124,17 +122,13 @@ _OTHER_VARIABLES: Final = (
 def check_keys(config: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     """Refuse or log keys of a `langgraph.json`, and variables of its `env`, that have no effect.
 
-    Args:
-        config: The content of the file.
-        environment: The variables of its `env`.
-
     Raises:
-        ConfigurationError: If a key is not supported, and ignoring it would change what is stored or who is served.
+        ConfigurationError: If a key is refused, because ignoring the key would change what is stored or who is served.
     """
     for path, value in _given(config, "", KEYS):
         use = KEYS.get(path)
         if use == "refused" and not (path == "checkpointer.path" and value == _OWN_CHECKPOINTER):
-            raise ConfigurationError(f"{path} of langgraph.json is not supported: leave it out")
+            raise ConfigurationError(f"{path} of langgraph.json is not supported. Remove this key")
         if use == "warned":
             _log.warning("%s of langgraph.json has no effect", path)
         elif use == "image":
@@ -147,7 +141,7 @@ def check_keys(config: Mapping[str, Any], environment: Mapping[str, str]) -> Non
 
 
 def _given(value: Mapping[str, Any], above: str, known: Mapping[str, Use]) -> Iterator[tuple[str, Any]]:
-    """Yield the path and value of each key that is set. An object with keys in the table is searched, not yielded."""
+    """Yield the path and value of each key that is set. If the table has keys of an object, the object is searched."""
     for name, found in value.items():
         path = f"{above}{'*' if above == 'graphs.' else name}"
         # `null`, `false` and empty values are the defaults.

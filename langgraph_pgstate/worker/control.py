@@ -1,7 +1,7 @@
-"""The control thread of a worker. It claims runs, renews their leases, stops runs, and ends them in the queue.
+"""The control thread of a worker, which claims, stops and ends runs, and renews the leases of runs.
 
-It has its own connections and shares no event loop with graphs. So neither a busy loop nor a blocking node makes a live
-run lose its lease. Only this thread writes to the queue for the worker, one write after another.
+The thread has its own connections and no event loop of graphs, so that no run loses its lease because of a busy loop or
+a blocking node. For the worker, only this thread writes to the queue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from langgraph_pgstate.worker.settings import KEY_SECONDS, WorkerSettings, accep
 from langgraph_pgstate.worker.tenants import TenantLanes
 
 _CHANNEL: Final = "pgstate_queue"
-# Seconds between two attempts while the queue is not available.
+# Seconds until work that has failed is tried again.
 _RETRY_SECONDS: Final = 0.1
 
 log = logging.getLogger("langgraph_pgstate.worker")
@@ -49,17 +49,17 @@ class Control:
             kept apart.
         prepare_threshold: As in `ConnectionOptions`.
         queries: The queries of the schema.
-        graphs: Names of the graphs that the worker runs.
+        graphs: Names of the worker's graphs.
         settings: The worker's settings.
         recording: Settings for recorded errors.
         begin: Starts executions. Each execution ends with a call of `report`. Must not block.
-        interrupt: Cancels an execution. Returns whether it can be cancelled; the code must then end soon.
+        interrupt: Cancels an execution. Returns whether the code can be cancelled, and ends soon.
         check_tenants: Raises if the worker cannot serve several tenants.
-        forget: Called with a tenant that has no runs any more. Must not block.
+        forget: Called with a tenant that no longer has runs. Must not block.
         codec: Encodes requests for runs.
-        webhooks: Settings of webhooks: the secret, and the allowed targets.
-        adopts: Whether crashed runs that were not enqueued are taken over.
-        keys: The data keys of the state; `None` without encryption.
+        webhooks: Settings of webhooks.
+        adopts: Whether to take over crashed runs that were not enqueued.
+        keys: The data keys of the state, if any.
     """
 
     def __init__(
@@ -101,8 +101,7 @@ class Control:
             self._wake_webhooks,
             adopts,
         )
-        # Lanes claim and execute runs. A worker that serves all tenants has a lane here for each tenant that has work.
-        # Another worker has `None` here, and only the lane `_lane`.
+        # A worker that serves all tenants has a lane for each tenant that has work. Any other worker has only `_lane`.
         self._tenants: TenantLanes | None = None
         self._is_once = self._is_drain_logged = False
         self._started = threading.Event()
@@ -117,10 +116,7 @@ class Control:
     # Methods that other threads call.
 
     def start(self, *, once: bool = False) -> None:
-        """Connect and start the thread.
-
-        Args:
-            once: Stop when no run is left to claim.
+        """Start the thread and connect. With `once`, the thread stops when no run is left to claim.
 
         Raises:
             PGStateError: If the database cannot be used.
@@ -133,7 +129,7 @@ class Control:
             raise error
 
     def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
-        """Accept the outcome of an execution whose code has ended. OS threads that the code started may still run."""
+        """Accept the outcome of an execution. OS threads of the execution may still run."""
         lane = self._duties.lanes.get(execution.tenant)
         if lane is not None:
             lane.report(execution, outcome)
@@ -151,11 +147,7 @@ class Control:
         self.drain()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until the thread has ended; return false after the timeout.
-
-        Raises:
-            BaseException: The error that ended the thread, if any.
-        """
+        """Wait until the thread has ended, and return false after the timeout. Raise the error of the thread."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
         if self._error is not None:
@@ -167,9 +159,9 @@ class Control:
     def _work(self) -> None:
         settings = self._settings
         listener: Listener | None = None
-        # The timeout is short, so that an outage does not block the thread for long.
+        # Use a short timeout, so that an outage does not block the thread for long.
         pool = PoolSettings(max_size=1, timeout=max(2.0, settings.lease_ttl / 3))
-        # Statements are prepared at their first use, because the thread repeats the same few.
+        # Prepare statements at the first use, because the thread repeats few statements.
         prepare = None if self._prepare_threshold is None else 0
         place = self._dsn, self._queries, self._tenant, self._keys
         opening = partial(open_database, *place, pool=pool, prepare_threshold=prepare)
@@ -256,7 +248,7 @@ class Control:
         now = time.monotonic()
         is_busy = any(lane.is_busy for lane in [*duties.lanes.values()])
         if duties.is_draining:
-            # Wait no longer than until all leases have expired. Then other workers may take over the runs.
+            # After the last lease has expired, other workers take over the runs.
             return is_busy and now < duties.draining_since + self._settings.drain_timeout + self._settings.lease_ttl
         return is_busy or not (self._is_once and claimed_all)
 
@@ -267,6 +259,6 @@ class Control:
             due, failed_at = self._tenants.due_at, self._tenants.failed_at
         else:
             due, failed_at = self._lane.due_at, self._lane.failed_at
-        # Failed work stays due, so the next attempt waits a moment.
+        # Failed work stays due, so wait a moment before the next attempt.
         first = max(due, failed_at + min(self._settings.poll, _RETRY_SECONDS))
         return min(max(0.0, first - now), self._settings.poll)

@@ -1,4 +1,4 @@
-"""The ends of a worker's runs, which the control thread writes to the queue after the executions."""
+"""The ends of a worker's runs, which the control thread writes to the queue."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class Ender:
-    """Ends or requeues the runs of one worker. Keeps the reports that are not stored yet.
+    """The reported executions of one lane, and the operations that end or requeue the runs.
 
     Args:
         queries: The queries of the schema.
         recording: Settings for recorded errors.
-        seconds: Seconds after which a call stops at the next run whose thread is locked, so that leases are renewed.
+        seconds: Maximum seconds for runs with locked threads in one call, so that leases are renewed in time.
         note_end: Called with each execution whose run has ended in the queue, or was requeued.
-        leave: Called with each execution whose run this worker cannot end. The run stays as it is until its lease
+        leave: Called with each execution whose run this worker cannot end. The run stays in the queue until the lease
             expires.
-        left: Keeps the leases of runs that were ended while their code still runs.
+        left: Keeps the leases of ended runs whose code still runs.
         ttl: Seconds for which such a lease is renewed.
-        follow: Returns the request to enqueue after a run has succeeded; `None` if no run follows.
+        follow: Returns the request to enqueue after a run has succeeded, if any.
 
     Attributes:
         given_back: Number of runs that were requeued.
@@ -56,7 +56,7 @@ class Ender:
         self._note_end, self._leave, self._left, self._ttl = note_end, leave, left, ttl
         self._follow = follow
         self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
-        # Ids of ended runs whose waiting callers were not notified yet.
+        # Ids of ended runs of which no notification was sent yet.
         self._ended: list[str] = []
         self.given_back = 0
 
@@ -66,15 +66,11 @@ class Ender:
         return len(self._reports)
 
     def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
-        """Accept the outcome of an execution that has ended. Any thread may call it."""
+        """Accept the outcome of an execution that has ended. Any thread may call this method."""
         self._reports.append((execution, outcome))
 
     def end_reported(self, database: Database) -> None:
-        """End the reported runs. Runs whose threads are locked stay reported.
-
-        Raises:
-            PGStateError: If the queue is not available.
-        """
+        """End the reported runs. Runs whose threads are locked stay reported."""
         # Runs that are reported during this call are ended in the next turn.
         number = len(self._reports)
         self._end_together(database)
@@ -82,7 +78,7 @@ class Ender:
         for _ in range(number):
             execution, outcome = self._reports[0]
             if outcome.kind == "rollback" and not execution.refuses_writes and self._left.is_left(execution):
-                # Wait for the run's code, because it must not store anything after the rollback.
+                # The run's code must end before the rollback, because the code must not store anything afterwards.
                 self._reports.rotate(-1)
                 continue
             is_ended = execution.refuses_writes or self.try_to_end(database, execution, outcome)
@@ -94,10 +90,7 @@ class Ender:
                     break
 
     def notify(self, database: Database) -> None:
-        """Notify the callers that wait for ended runs.
-
-        The notification is sent after the commit, and may be lost. So callers also poll.
-        """
+        """Notify the callers that wait for ended runs. Callers also poll, because a notification may be lost."""
         ended, self._ended = self._ended, []
         if ended:
             with suppress(PGStateError):
@@ -106,8 +99,7 @@ class Ender:
     def _end_together(self, database: Database) -> None:
         """End the reported runs that need only a status, in one transaction for each status.
 
-        Other runs are ended one by one. So are all runs of a transaction that fails because a thread is locked or a
-        lease was lost.
+        Other runs stay reported. If a transaction fails, all runs of the transaction stay reported.
         """
         together: dict[str, list[RunExecution]] = {}
         for execution, outcome in [*self._reports]:
@@ -131,11 +123,7 @@ class Ender:
                 self._forget(execution)
 
     def try_to_end(self, database: Database, execution: RunExecution, outcome: RunOutcome) -> bool:
-        """End a run in the queue, or requeue it. Return false if another transaction has locked the run's thread.
-
-        Raises:
-            PGStateError: If the queue is not available.
-        """
+        """End a run in the queue, or requeue the run. Return false if the run's thread is locked."""
         try:
             self._end(database, execution, outcome)
         except PGStateError as error:
@@ -143,13 +131,13 @@ class Ender:
                 return False
             if error.retryable:
                 raise
-            # The lease expires, and another worker runs the run again, at most `max_crashes` times.
+            # After the lease has expired, another worker executes the run again, at most `max_crashes` times.
             log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
             self._leave(execution)
         return True
 
     def _end(self, database: Database, execution: RunExecution, outcome: RunOutcome) -> None:
-        """End a run in the queue, or requeue it."""
+        """End a run in the queue, or requeue the run."""
         key, claimed = execution.key, execution.claimed
         run, queries = database.run, self._queries
         is_mine = True
@@ -171,11 +159,11 @@ class Ender:
                 if isinstance(outcome.error, BudgetExceededError):
                     log.warning("run %s of thread %s was refused: %s", *names, outcome.error)
                 else:
-                    # With encryption, the error is encrypted in the run's row, so the log names only its type.
+                    # With encryption, the log must not show the error's message.
                     shown = outcome.error if database.keys is None else None
                     again = again if shown is not None else f": {type(outcome.error).__name__}{again}"
                     log.warning("run %s of thread %s failed%s", *names, again, exc_info=shown)
-            # `finish` also returns false if a rollback was requested that this worker has not read yet.
+            # `finish` also returns false if the run must be rolled back, which this worker may not know yet.
             is_mine = is_mine or run(ending.roll_back, queries, key)
         if not is_mine or outcome.kind == "leave":
             log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)
@@ -211,8 +199,7 @@ class Ender:
         except ConfigurationError:
             if error is None or error == error.as_ascii():
                 raise
-        # The encoding of the database may lack some characters of the error. Store the end without them, because
-        # otherwise the run would run again.
+        # The encoding of the database may lack characters of the error. Store the error in ASCII, so that the run ends.
         return self._finish(database, execution, status, error.as_ascii(), retry_after, keep_for)
 
     def _follower_of(self, execution: RunExecution, status: str) -> RunRequest | None:

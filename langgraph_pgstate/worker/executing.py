@@ -46,10 +46,9 @@ from langgraph_pgstate.worker.streaming import RunStream, StreamWriter
 
 
 class SuperstepClock(BaseCallbackHandler):
-    """A callback handler that finds when the current superstep of a graph has taken too long.
+    """A callback handler that measures the supersteps of a graph, from the first node of each superstep.
 
-    A superstep begins with its first node. The time limit applies only while one of its nodes runs. Supersteps of its
-    subgraphs count as part of it.
+    Supersteps of subgraphs are part of the graph's superstep.
 
     Args:
         seconds: Seconds that a superstep may take.
@@ -68,7 +67,7 @@ class SuperstepClock(BaseCallbackHandler):
 
     @property
     def due_at(self) -> float:
-        """Time at which the superstep exceeds its time limit, by the monotonic clock."""
+        """Time at which the superstep exceeds its limit, by the monotonic clock; infinity while no node runs."""
         with self._lock:
             return self._due_at if self._nodes else float("inf")
 
@@ -80,7 +79,7 @@ class SuperstepClock(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Note that the graph or a node begins."""
+        """Remember that the graph or a node begins."""
         with self._lock:
             if self._graph_id is None:
                 self._graph_id = run_id
@@ -91,17 +90,17 @@ class SuperstepClock(BaseCallbackHandler):
                 self._nodes.add(run_id)
 
     def on_chain_end(self, *args: Any, run_id: UUID, **kwargs: Any) -> None:
-        """Note that a node has ended."""
+        """Remember that a node has ended."""
         with self._lock:
             self._nodes.discard(run_id)
 
     def on_chain_error(self, *args: Any, run_id: UUID, **kwargs: Any) -> None:
-        """Note that a node has failed."""
+        """Remember that a node has failed."""
         self.on_chain_end(run_id=run_id)
 
 
 Stop = Literal["drain", "cancel", "interrupt", "rollback", "superstep_timeout", "timeout", "lost"]
-"""Why an execution was asked to stop. The reason with the highest rank prevails; of equal ranks, the first."""
+"""Why an execution was asked to stop. The reason with the highest rank in `_RANKS` prevails."""
 
 _RANKS: Final[Mapping[Stop | None, int]] = {
     None: 0,
@@ -130,16 +129,16 @@ class RunExecution:
         deadline: When the run exceeds its timeout, by the monotonic clock.
         control: Asks the graph to stop at the next superstep boundary.
         supersteps: Measures the supersteps of a run with `superstep_timeout`, in a blocking worker only.
-        stop: Why the execution was asked to stop; `None` before.
-        stopped_at: When it was asked to stop, by the monotonic clock.
+        stop: Why the execution was asked to stop, if at all.
+        stopped_at: When the execution was asked to stop, by the monotonic clock.
         has_raised: Whether an exception or a cancellation ended the code.
-        reported_at: When the code ended, except for OS threads that it left behind, by the monotonic clock.
-        forced_at: When the execution was cancelled before its superstep boundary.
+        reported_at: When the code ended, by the monotonic clock. OS threads of the code may still run.
+        forced_at: When the execution was cancelled without waiting for a superstep boundary.
         refuses_writes: Whether writes of the code are refused, because the run no longer belongs to this execution.
         deletes_thread: Whether the thread is deleted if the run succeeds and the queue has no other run of the thread.
-        stream: The run's events; `None` before it executes.
-        is_end_locked: Whether another transaction had locked the thread at the last attempt to write the end.
-        task: The asyncio task that executes the run, in an event loop.
+        stream: The run's events; `None` before the execution begins.
+        is_end_locked: Whether the thread was locked at the last attempt to write the end.
+        task: The asyncio task that executes the run, if any.
     """
 
     claimed: ClaimedRun
@@ -166,40 +165,37 @@ class RunExecution:
 
     @property
     def due_at(self) -> float:
-        """Time at which to stop the run because of its timeout; infinity if the run was asked to stop or was lost."""
+        """Time at which to stop the run because of its timeout; infinity after the run has timed out or was lost."""
         return self.deadline if _RANKS[self.stop] < _RANKS["timeout"] else float("inf")
 
     @property
     def superstep_due_at(self) -> float:
-        """Time at which to stop the run because of a superstep's timeout; infinity as for `due_at`."""
+        """Time at which to stop the run because of `superstep_timeout`; infinity as for `due_at`."""
         is_limited = self.supersteps is not None and _RANKS[self.stop] < _RANKS["timeout"]
         return self.supersteps.due_at if is_limited and self.supersteps is not None else float("inf")
 
     @property
     def is_reported(self) -> bool:
-        """Whether the code has ended, except for OS threads that it has left behind."""
+        """Whether the code has ended. OS threads of the code may still run."""
         return self.reported_at < float("inf")
 
     @property
     def has_code(self) -> bool:
-        """Whether the code still runs, or OS threads that it left behind still run."""
+        """Whether the code, or an OS thread of the code, still runs."""
         return not self.is_reported or (self.has_raised and self.held.work.has_threads)
 
     @property
     def stopped_or_reported_at(self) -> float:
-        """Time at which the execution was asked to stop; if it ended before that, the time of its end."""
+        """Time at which the execution was asked to stop, or ended if that was earlier."""
         return min(self.stopped_at, self.reported_at)
 
     @property
     def is_forced(self) -> bool:
-        """Whether the execution was cancelled before its superstep boundary."""
+        """Whether the execution was cancelled without waiting for a superstep boundary."""
         return self.forced_at < float("inf")
 
     def ask(self, stop: Stop, now: float) -> bool:
-        """Ask the graph to stop at the next superstep boundary.
-
-        Return false if the execution was asked before, for a reason of the same or a higher rank; see `Stop`.
-        """
+        """Ask the graph to stop at the next superstep boundary. Return false if an earlier reason prevails."""
         if _RANKS[stop] <= _RANKS[self.stop]:
             return False
         self.stop, self.stopped_at = stop, now
@@ -209,7 +205,7 @@ class RunExecution:
         return True
 
     def refuse_writes(self) -> None:
-        """Make all further writes of the run fail in this process. Code that still runs begins no further work."""
+        """Make all further writes of the run fail in this process. The code begins no further work."""
         self.refuses_writes = self.held.is_lost = True
         if self.has_raised or not self.is_reported:
             self.held.stop()
@@ -218,7 +214,7 @@ class RunExecution:
 
     @property
     def unsent(self) -> Sequence[EventBatch]:
-        """Events that are possibly not stored yet."""
+        """Events that may not be stored yet."""
         return [] if self.stream is None else self.stream.freeze()
 
 
@@ -228,8 +224,9 @@ class RunOutcome:
 
     Attributes:
         kind: `finish` ends the run with a status. `give_back` requeues the run without counting the attempt. `rollback`
-            ends the run and deletes its checkpoints. `leave` leaves the run to the holder of its lease, or to a sweep.
-        status: The status to finish with.
+            ends the run and deletes its checkpoints. `leave` changes nothing. If no other worker takes the lease, a
+            sweep requeues the run after the lease has expired.
+        status: The status of a finished run.
         error: The exception that ended the execution.
     """
 
@@ -239,15 +236,9 @@ class RunOutcome:
 
 
 def run_outcome(execution: RunExecution, error: BaseException | None, *, is_interrupted: bool = False) -> RunOutcome:
-    """Return the change to make in the queue when an execution has ended.
-
-    Args:
-        execution: The execution.
-        error: The exception that the execution raised, if any.
-        is_interrupted: Whether the execution ended with an interrupt.
-    """
+    """Return the change to make in the queue when an execution has ended."""
     stop = execution.stop
-    # `is_stopped` means that the lease was lost, except if `refuse_writes` has set it.
+    # `is_stopped` means that the lease was lost, unless `refuse_writes` has set `is_stopped`.
     is_unconfirmed = execution.held.is_stopped and not execution.refuses_writes
     if stop == "lost" or is_unconfirmed or isinstance(error, LeaseLostError | ThreadDeletedError):
         return RunOutcome("leave")
@@ -256,8 +247,8 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
     if error is None:
         return RunOutcome("finish", "interrupted" if is_interrupted else "success")
     if isinstance(error, UnavailableError):
-        # Perhaps the state was not stored, so another attempt must go on from what was stored. The run is requeued when
-        # its lease has expired. This counts as a crash; see `max_crashes`.
+        # The state may not be stored, so another attempt must continue from the stored state. After the lease has
+        # expired, the run is requeued, which counts as a crash (`max_crashes`).
         return RunOutcome("leave")
     if stop == "timeout":
         return RunOutcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))
@@ -273,7 +264,7 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
 
 
 def retry_delay(claimed: ClaimedRun, error: BaseException | None) -> float | None:
-    """Return the seconds until a failed run is retried; `None` if its error is final."""
+    """Return the seconds until a failed run is retried; `None` if the error is final."""
     if error is None or claimed.attempt >= claimed.max_attempts:
         return None
     backoff: Backoff = claimed.options.get("retry") or Backoff()
@@ -281,17 +272,17 @@ def retry_delay(claimed: ClaimedRun, error: BaseException | None) -> float | Non
 
 
 class GraphExecutor:
-    """Executes claimed runs on their graphs.
+    """An executor of claimed runs.
 
     Args:
         saver: The worker's saver, which writes under the leases of claims.
-        own_saver: The saver of the state. The worker's saver replaces it.
+        own_saver: The saver of the state, with which graphs may be compiled.
         sources: The graphs by name.
         record: Attaches the recorder to a graph.
         codec: Reads requests.
-        repair: Changes the input of a new run; `None` to leave it unchanged.
+        repair: Changes the input of a new run, if given.
         writer: Stores events.
-        enter: Called before each run, in the context (`contextvars`) in which the run is executed.
+        enter: Called before each run, in the context (`contextvars`) of the execution.
 
     Raises:
         ConfigurationError: If a graph was compiled with another checkpointer.
@@ -372,7 +363,7 @@ class GraphExecutor:
             options = {**stream.options, **_options_of(graph, config, request)}
             seconds = claimed.options.get("superstep_timeout")
             if seconds is not None:
-                # LangGraph also measures this time, but when the time is over, it waits for nodes that run in threads.
+                # LangGraph's own `step_timeout` waits for nodes that run in threads.
                 execution.supersteps = SuperstepClock(seconds)
             config = with_callbacks(config, LeaseCheck(execution.held), execution.supersteps, stream.handler)
             for chunk in graph.stream(input, config, control=execution.control, **options):
@@ -417,7 +408,7 @@ class GraphExecutor:
 
     def _graph_for(self, claimed: ClaimedRun, made: Graph, request: RunInput) -> Graph:
         graph = self._prepared.get(claimed.graph) or self._prepare(claimed.graph, made)
-        # If no events are stored, yielding early has no use and costs a tenth of a millisecond per superstep.
+        # If no events are stored, yielding early only costs time.
         changes: dict[str, Any] = {} if modes_of(request) else {"stream_eager": False}
         seconds = claimed.options.get("superstep_timeout")
         if seconds is not None:
@@ -431,41 +422,34 @@ class GraphExecutor:
         is_own = given in (None, True) or getattr(given, "lease_manager", None) is self._own_saver.lease_manager
         if not is_own:
             raise ConfigurationError(
-                f"graph {name!r} was compiled with a checkpointer that is not the worker's: "
-                f"{type(given).__name__}. Compile it without one, or with the saver of the worker's state"
+                f"graph {name!r} must be compiled without a checkpointer, or with the saver of the worker's state, "
+                f"not with {type(given).__name__}"
             )
-        # With `stream_eager`, LangGraph yields a superstep's events before it stores the checkpoint. Otherwise it would
-        # yield them only after the next superstep has begun.
+        # With `stream_eager`, LangGraph yields a superstep's events before the checkpoint is stored. By default, the
+        # events come only after the next superstep has begun.
         return self._record(graph.copy({"checkpointer": self._saver, "stream_eager": True}))
 
 
 def choose_step(
     claimed: ClaimedRun, request: RunInput, graph: Graph, repair: Repair | None
 ) -> Generator[RunnableConfig, StateSnapshot, tuple[Step, Any]]:
-    """Return the next step of a claimed run, and its input.
+    """Return the next step of a claimed run, and the input of the step.
 
-    This is a generator. It yields configs, and receives the states at these configs.
-
-    Args:
-        claimed: The claimed run.
-        request: The run's enqueued request.
-        graph: The run's graph.
-        repair: Changes the input of a new run; `None` to leave it unchanged.
+    This generator yields configs, and receives the states at these configs.
 
     Raises:
         NotFoundError: If the checkpoint from which the run starts no longer exists.
-        StaleHeadError: If the run has stored nothing, and the thread's newest checkpoint is not the expected one.
+        StaleHeadError: If the run has no checkpoint, and the thread's newest checkpoint is not `expected_head`.
     """
     configurable = {"thread_id": claimed.thread_id}
     if claimed.checkpoint_id is None:
         if request.expected_head is not None and claimed.head_id != request.expected_head:
             raise StaleHeadError(claimed.thread_id, "", request.expected_head, claimed.head_id)
-        # No attempt has stored a checkpoint yet, so give the graph the run's input or command. If an earlier attempt
-        # gave it, too, the effect is the same.
+        # No attempt has stored a checkpoint yet, so start the graph with the run's input or command.
         given = request.input if request.command is None else request.command
         repairs = request.command is None and given is not None and claimed.head_id is not None
         asked = configurable_of(request.config)
-        # If the run starts from a checkpoint of a subgraph, use the root graph's checkpoint that belongs to it.
+        # If the run starts from a checkpoint of a subgraph, `checkpoint_map` names the checkpoint of the root graph.
         past_id = (asked.get("checkpoint_map") or {}).get("") if asked.get("checkpoint_ns") else request.checkpoint_id
         if past_id is not None:
             configurable["checkpoint_id"] = past_id
@@ -473,7 +457,7 @@ def choose_step(
             return "run", given
         state = yield {"configurable": configurable}
         if past_id is not None and state.created_at is None:
-            # Without this error, LangGraph would start with an empty state.
+            # LangGraph would start with an empty state.
             raise NotFoundError(f"thread {claimed.thread_id!r} no longer has checkpoint {past_id!r}")
         return "run", given if repair is None or not repairs else repair(state, given)
     state = yield {"configurable": configurable}
@@ -489,8 +473,8 @@ def choose_step(
 def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
     """Return the config with which a run's graph is invoked.
 
-    The ids of the thread and the run are in `configurable`, as on the Agent Server, and in the metadata, so that
-    checkpoints and records of the run can be found by id.
+    The ids of the thread and the run are in `configurable`, as on the Agent Server, and in the metadata of checkpoints
+    and records.
     """
     given: Mapping[str, Any] = request.config or {}
     ids = {"thread_id": claimed.thread_id, "run_id": claimed.run_id}
@@ -520,7 +504,7 @@ def with_callbacks(config: RunnableConfig, *handlers: BaseCallbackHandler | None
 
 
 def _outputs_of(graph: Graph) -> str | Sequence[str] | None:
-    """Return the channels of a graph's output; `None` if the whole state is the output, as for an `@entrypoint`."""
+    """Return the channels of a graph's output; `None` for an `@entrypoint`, whose whole state is the output."""
     return None if isinstance(graph.stream_channels, str) else graph.output_channels
 
 

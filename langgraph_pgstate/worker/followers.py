@@ -1,4 +1,4 @@
-"""Runs that follow other runs. When a run of one graph has succeeded, a request for another graph is enqueued."""
+"""Runs that follow other runs, as `followed_by` of the worker's options says."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ _ATTEMPTS: Final = 5
 
 
 def check_followers(given: Any, graphs: Collection[str]) -> Mapping[str, str]:
-    """Return a validated `followed_by`.
-
-    Raises:
-        ConfigurationError: If `given` names a graph that the worker does not run, or if a graph both follows and is
-            followed.
-    """
+    """Return a validated `followed_by`."""
     if not isinstance(given, Mapping):
         raise ArgumentTypeError(f"followed_by must be a dict from graph to graph, not {given!r}")
     for name in (*given, *given.values()):
@@ -34,10 +29,7 @@ def check_followers(given: Any, graphs: Collection[str]) -> Mapping[str, str]:
 
 
 def following(codec: ValueCodec, followed_by: Mapping[str, str], run: ClaimedRun) -> RunRequest | None:
-    """Return the request of the run that follows a run; `None` if no run follows.
-
-    Each call returns the same request.
-    """
+    """Return the request of the run that follows a run, if any. Each call returns the same request."""
     graph = followed_by.get(run.graph)
     if graph is None:
         return None

@@ -1,9 +1,8 @@
-"""The graphs that a worker runs, by name. They come from modules or `langgraph.json`.
+"""The graphs of a worker, by name, from modules or `langgraph.json`.
 
-A graph is compiled, or a factory makes it. A factory is called once for each run, as on the Agent Server: `make()`,
-`make(config)`, `make(runtime)` or `make(config, runtime)`, where `runtime` is a `ServerRuntime` of
-`langgraph_sdk.runtime`. A factory may be a coroutine function. It may return a context manager, which is exited when
-the run has ended.
+A graph is compiled, or a factory makes the graph for each run, as on the Agent Server: `make()`, `make(config)`,
+`make(runtime)` or `make(config, runtime)`. `runtime` is a `ServerRuntime` of `langgraph_sdk.runtime`. A factory may be
+a coroutine function. A factory may return a context manager, which is exited after the run.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _USER: Final = "langgraph_auth_user"
 
 
 class AuthenticatedUser(dict[str, Any]):
-    """An authenticated user. Its fields are attributes, too, as LangGraph's `ServerInfo.user` has them."""
+    """An authenticated user. Keys are also attributes, as of LangGraph's `ServerInfo.user`."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -48,31 +47,26 @@ class AuthenticatedUser(dict[str, Any]):
 
 
 def with_user(configurable: dict[str, Any]) -> dict[str, Any]:
-    """Return a config's keys, with the user as an `AuthenticatedUser` if there is one."""
+    """Return `configurable` of a config with the user, if any, as an `AuthenticatedUser`."""
     found = configurable.get(_USER)
     return {**configurable, _USER: AuthenticatedUser(found)} if isinstance(found, Mapping) else configurable
 
 
 def user_of(config: Mapping[str, Any]) -> Any:
-    """Return the user that a config names; `None` if it names none."""
+    """Return the user that a config names, if any."""
     return configurable_of(config).get(_USER)
 
 
 def given_context(config: Mapping[str, Any], context: Any) -> Any:
-    """Return the context of a run before it is fitted to the graph's schema.
+    """Return the context of a run, before `fitted_context`.
 
-    A run of an assistant always has a context, so that the defaults of the schema apply. Another run has the context
-    with which it was enqueued.
+    A run of an assistant always has a context, so that the defaults of the schema apply.
     """
     return {} if context is None and _is_of_assistant(config) else context
 
 
 def fitted_context(graph: Pregel[Any, Any, Any, Any], config: Mapping[str, Any], context: Any) -> Any:
-    """Return the context of a run. Leave out an assistant's keys that the graph's schema does not have.
-
-    LangGraph converts the context to the schema's type. A `TypedDict` takes all keys, and so does a pydantic model
-    unless it forbids others.
-    """
+    """Return the context of a run, for an assistant without keys that the graph's schema does not take."""
     context = given_context(config, context)
     if not isinstance(context, Mapping) or not _is_of_assistant(config):
         return context
@@ -85,7 +79,7 @@ def _is_of_assistant(config: Mapping[str, Any]) -> bool:
 
 
 def _fields_of(schema: Any) -> frozenset[str] | None:
-    """Return the names that a type takes; `None` if it takes all."""
+    """Return the names that a type takes; `None` if the type takes all names."""
     if isinstance(schema, type) and issubclass(schema, BaseModel):
         if schema.model_config.get("extra") != "forbid":
             return None
@@ -105,14 +99,14 @@ _ENV_FILE_HELP: Final = "`env` of langgraph.json must be a file of NAME=value li
 
 
 class GraphSource:
-    """A named graph, or a factory that makes it for each run.
+    """A named graph, or a factory that makes the graph for each run.
 
     Args:
         name: The name by which runs are enqueued.
-        value: A compiled graph, an `@entrypoint`, a `StateGraph`, or a factory that makes one of these.
+        value: A compiled graph, an `@entrypoint`, a `StateGraph`, or a factory of a graph.
 
     Raises:
-        ConfigurationError: If `value` is none of these, or a factory takes arguments other than a config and a runtime.
+        ConfigurationError: If `value` is anything else, or a factory takes other arguments than a config and a runtime.
     """
 
     def __init__(self, name: str, value: Any) -> None:
@@ -130,7 +124,7 @@ class GraphSource:
         self._store: BaseStore | None = None
 
     def with_store(self, store: BaseStore) -> GraphSource:
-        """Return this source with a LangGraph store for graphs that have none."""
+        """Return this source with a LangGraph store for graphs without a store."""
         found = copy.copy(self)
         found._store = store
         if self.graph is not None:
@@ -139,12 +133,12 @@ class GraphSource:
 
     @property
     def stores(self) -> list[BaseStore]:
-        """The store of the graph, and the store for graphs that have none."""
+        """The store of `with_store`, and the store of the graph."""
         given = [self._store, None if self.graph is None else self.graph.store]
         return [store for store in given if store is not None]
 
     def with_stores(self, store_of: Callable[[BaseStore], BaseStore]) -> GraphSource:
-        """Return this source with other stores in place of its own."""
+        """Return this source with each store replaced by the result of `store_of`."""
         found = copy.copy(self)
         if self._store is not None:
             found._store = store_of(self._store)
@@ -175,7 +169,7 @@ class GraphSource:
         if inspect.isawaitable(made) or isinstance(made, AbstractAsyncContextManager):
             if inspect.iscoroutine(made):
                 made.close()
-            raise ConfigurationError(f"the factory of graph {self.name!r} is asynchronous: use AsyncWorker")
+            raise ConfigurationError(f"the factory of graph {self.name!r} must not be asynchronous. Use AsyncWorker")
         if isinstance(made, AbstractContextManager):
             with made as graph:
                 yield self._checked(graph)
@@ -225,7 +219,7 @@ def graph_sources(graphs: Mapping[str, Any]) -> dict[str, GraphSource]:
     """Return graphs and factories by name.
 
     Raises:
-        ConfigurationError: If there are no graphs, or one is not usable.
+        ConfigurationError: If there are no graphs, or a graph is not usable.
     """
     if not isinstance(graphs, Mapping) or not graphs:
         raise ArgumentTypeError(f'graphs must be given by name, like {{"agent": graph}}, not {graphs!r}')
@@ -244,10 +238,10 @@ def load_graphs(specs: Sequence[str], directory: Path | None = None) -> dict[str
 
     Args:
         specs: The specs.
-        directory: Directory of relative paths and of modules; by default the current one.
+        directory: Directory of relative paths and of modules. By default, the current directory.
 
     Raises:
-        ConfigurationError: If a spec is malformed, its graph does not exist, or two graphs have the same name.
+        ConfigurationError: If a spec is malformed, a graph does not exist, or two graphs have the same name.
     """
     found: dict[str, GraphSource] = {}
     for spec in specs:
@@ -257,7 +251,7 @@ def load_graphs(specs: Sequence[str], directory: Path | None = None) -> dict[str
             raise ConfigurationError(f"a graph must be named like agent.py:graph or name=agent.py:graph, not {spec!r}")
         name = given or (Path(path).stem if _is_file(path) else path.rpartition(".")[2])
         if name in found:
-            raise ConfigurationError(f"two graphs are named {name!r}: give one another name, like other={place}")
+            raise ConfigurationError(f"graphs must have different names, but two are {name!r}. Rename one: new={place}")
         found[name] = GraphSource(name, _load(path, variable, directory or Path.cwd()))
     return found
 
@@ -291,7 +285,7 @@ def read_config(file: str | Path) -> dict[str, Any]:
 
 
 def load_environment(file: str | Path) -> None:
-    """Check the keys of a `langgraph.json`, and set the variables of its `env` unless they are set already.
+    """Check the keys of a `langgraph.json`, and set the variables of its `env` that are not set already.
 
     Raises:
         ConfigurationError: If the file is missing or malformed, or has a key that is not supported.
@@ -304,9 +298,7 @@ def load_environment(file: str | Path) -> None:
 
 
 def load_config(file: str | Path) -> dict[str, GraphSource]:
-    """Import the graphs of a `langgraph.json`. Apply its environment and local dependencies before.
-
-    Variables that are set already are not changed.
+    """Import the graphs of a `langgraph.json`, after its environment and local dependencies.
 
     Raises:
         ConfigurationError: If the file is missing or malformed, or a graph cannot be found.
@@ -330,11 +322,7 @@ def load_config(file: str | Path) -> dict[str, GraphSource]:
 
 
 def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Parameter, bool]:
-    """Return the parameters of a factory as a dict: true for the runtime, false for the config.
-
-    Raises:
-        ConfigurationError: If the factory needs another argument.
-    """
+    """Return the parameters of a factory as a dict: true for the runtime, false for the config."""
     try:
         parameters = [*inspect.signature(make).parameters.values()]
     except (TypeError, ValueError) as error:
@@ -342,8 +330,7 @@ def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Paramete
     try:
         hints = get_type_hints(make)
     except Exception:
-        # `get_type_hints` fails if an annotation names an object that only type checkers import. It also fails for
-        # callables that are not functions, such as `functools.partial` objects.
+        # An annotation may name an object that only type checkers import, or `make` may be a `functools.partial`.
         hints = {}
     found: dict[inspect.Parameter, bool] = {}
     others = []
@@ -358,7 +345,7 @@ def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Paramete
         elif one.default is one.empty:
             others.append(one)
     if len(others) == 1 and others[0].kind is not others[0].KEYWORD_ONLY and False not in found.values():
-        # Apart from a runtime, the factory takes only this argument. So it is the config, whatever its name is.
+        # An only parameter besides the runtime is the config, whatever its name is.
         return {one: found.get(one, False) for one in parameters if one in found or one in others}
     if others:
         raise ArgumentTypeError(
@@ -391,7 +378,7 @@ def _import_module(name: str, directory: Path) -> ModuleType:
 
 
 def _import_file(file: Path) -> ModuleType:
-    """Import a file, once. Modules beside it can be imported, as in a script."""
+    """Import a file once. As in a script, the file can import modules of its directory."""
     for known in [*sys.modules.values()]:
         if getattr(known, "__file__", None) == str(file):
             return known
@@ -400,8 +387,8 @@ def _import_file(file: Path) -> ModuleType:
         raise ConfigurationError(f"{file} must be a Python file")
     _search_in(file.parent)
     module = importlib.util.module_from_spec(spec)
-    # Values are stored with the module name of their type. Register the name that a normal import would use, so that
-    # other processes find the type.
+    # Stored values name the module of their type. Use the name of a normal import, so that other processes find the
+    # type.
     sys.modules.setdefault(file.stem, module)
     spec.loader.exec_module(module)
     return module
@@ -422,7 +409,7 @@ def _environment(env: Any, directory: Path) -> dict[str, str]:
     try:
         lines = (directory / env).read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise ConfigurationError(f"{_ENV_FILE_HELP}; it cannot be read: {error}") from error
+        raise ConfigurationError(f"{_ENV_FILE_HELP}. {env!r} cannot be read: {error}") from error
     found = {}
     for line in lines:
         name, equals, value = line.strip().removeprefix("export ").partition("=")

@@ -1,4 +1,4 @@
-"""Lanes of a worker. A lane claims, executes and ends one tenant's runs, or all runs if tenants are not kept apart."""
+"""Lanes of a worker. A lane claims and ends the runs of one tenant, or all runs if tenants are not kept apart."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from langgraph_pgstate.worker.sweeps import Sweeps
 _TEND_SECONDS: Final = 2.0
 # Minimum number of seconds between two log messages about runs that wait for data keys.
 _LOG_SECONDS: Final = 5.0
-# If a cancelled task has not ended after these seconds, the task or its event loop counts as stuck.
+# Seconds after which a cancelled task that has not ended counts as stuck.
 _STUCK_SECONDS: Final = 5.0
 
 log = logging.getLogger("langgraph_pgstate.worker")
@@ -39,28 +39,27 @@ log = logging.getLogger("langgraph_pgstate.worker")
 
 @dataclass(eq=False)
 class Duties:
-    """State that the control thread and all lanes of a worker share: settings, functions, whether the worker drains.
+    """State that the control thread and all lanes of a worker share.
 
     Attributes:
         worker_id: Id of the worker.
         queries: The queries of the schema.
         codec: Encodes requests for runs.
-        graphs: Names of the graphs that the worker runs.
+        graphs: Names of the worker's graphs.
         versions: For each graph, the accepted versions. Runs without a version are always accepted.
         settings: The worker's settings.
         recording: Settings for recorded errors.
         begin: Starts executions. Each execution ends with a call of the lane's `report`. Must not block.
-        interrupt: Cancels an execution. Returns whether it can be cancelled; the code must then end soon.
+        interrupt: Cancels an execution. Returns whether the code can be cancelled, and ends soon.
         wake: Makes the control thread do its next turn at once.
-        wake_webhooks: Called with the tenant when one of its runs with a webhook has ended.
-        adopts: Whether crashed runs that were not enqueued are taken over.
+        wake_webhooks: Called with a tenant when a run of the tenant with a webhook has ended.
+        adopts: Whether to take over crashed runs that were not enqueued.
         serves_tenants: Whether the worker serves all tenants.
         given_back: Number of runs that closed lanes have requeued.
         draining_since: When the worker was asked to drain, by the monotonic clock.
-        is_forced: Whether draining does not wait for superstep boundaries.
+        is_forced: Whether to drain without waiting for superstep boundaries.
         lanes: The open lanes, by tenant.
-        alone: The lane that has, or waits for, a run that must be alone in the process. Meanwhile, no other lane claims
-            a run.
+        alone: The lane that has, or waits for, a run that must be alone in the process. No other lane claims runs.
     """
 
     worker_id: str
@@ -104,18 +103,18 @@ class Duties:
 
 
 class Lane:
-    """The part of a worker that claims, executes and ends one tenant's runs. Only the control thread calls it.
+    """The part of a worker that claims and ends one tenant's runs. Only the control thread calls the methods.
 
     Args:
-        duties: State that is shared with the other lanes of the worker.
+        duties: State that all lanes of the worker share.
         database: The database of the tenant.
 
     Attributes:
         executions: The lane's runs that execute.
-        failed_at: When the database was last not available, by the monotonic clock.
+        failed_at: When work of the lane last failed, by the monotonic clock.
         has_news: Whether a notification may be about the lane's runs.
-        claimed_all: Whether the lane's last claims found no run.
-        lacks_keys: Whether the lane's last claims failed because data keys of runs could not be decrypted in time.
+        claimed_all: Whether the last claims found all claimable runs.
+        lacks_keys: Whether the last claims failed because data keys of runs could not be decrypted in time.
     """
 
     def __init__(self, duties: Duties, database: Database) -> None:
@@ -128,7 +127,7 @@ class Lane:
         self._claimer = Claimer(
             self._queries, duties.worker_id, duties.graphs, duties.versions, settings.lease_ttl, settings.poll
         )
-        # Runs that this worker has given up. The database assigns them to this worker until their leases expire.
+        # Runs that this worker has given up. In the database, a run belongs to this worker until the lease expires.
         self._left: set[RunKey] = set()
         self.left_runs = LeftRuns(self._queries, settings.lease_ttl, settings.drain_timeout)
         self.ender = Ender(
@@ -153,11 +152,7 @@ class Lane:
         )
 
     def open(self) -> None:
-        """Store the worker's row, so that the tenant sees the worker in its list of workers.
-
-        Raises:
-            PGStateError: If the database cannot be used.
-        """
+        """Store the worker's row of this tenant."""
         duties = self._duties
         self._database.run(
             tending.put_worker,
@@ -170,20 +165,13 @@ class Lane:
         )
 
     def close(self) -> None:
-        """Delete the worker's row of this tenant. Call this when the lane has no runs.
-
-        Raises:
-            PGStateError: If the database cannot be used.
-        """
+        """Delete the worker's row of this tenant. Call this when the lane has no runs."""
         if self._duties.alone is self:
             self._duties.alone = None
         self._database.run_within(1.0, tending.delete_worker, self._queries, self._duties.worker_id)
 
     def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
-        """Accept the outcome of an execution whose code has ended. OS threads that the code started may still run.
-
-        Any thread may call it.
-        """
+        """Accept the outcome of an execution. OS threads of the execution may still run. Any thread may call this."""
         execution.reported_at = time.monotonic()
         if execution.has_raised and execution.held.work.has_threads:
             execution.held.work.when_threads_ended(self._duties.wake)
@@ -192,12 +180,12 @@ class Lane:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the lane has runs, ended runs whose code still runs, or ends that are not stored yet."""
+        """Whether the lane has runs, code of ended runs, or ends that are not stored yet."""
         return bool(self.executions or self.ender.reported or self.left_runs)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether runs wait for a limit or to be alone, so that claims must be tried again."""
+        """Whether runs may wait for a limit or to be alone, so that claims must be tried again."""
         return self._claimer.has_waiting or any(map(self._claimer.may_have_suspects, self._duties.settings.queues))
 
     def turn(self) -> bool:
@@ -212,7 +200,7 @@ class Lane:
         )
         if all(self._do(step) for step in steps):
             return True
-        # Runs must stop in time even if the database is not available. Most stops do not need the database.
+        # Runs must stop in time even if the database is not available.
         with suppress(PGStateError):
             self.stop_due()
         return False
@@ -223,7 +211,7 @@ class Lane:
             step()
         except PGStateError as error:
             self.failed_at = time.monotonic()
-            # A step that met a locked row, or lacks data keys, is tried again later. Other work does not wait for it.
+            # After a locked row or a missing data key, the other steps are done. This step is tried again later.
             if isinstance(error, KeyUnavailableError):
                 self.lacks_keys = True
                 if time.monotonic() >= self._logged_at + _LOG_SECONDS:
@@ -251,7 +239,7 @@ class Lane:
         return min(due)
 
     def _due_at(self, execution: RunExecution) -> float:
-        """Return the time to stop or cancel an execution, or to stop waiting for the end of its run."""
+        """Return the time to stop or cancel an execution, or to stop waiting for its code."""
         if execution.is_reported:
             until = execution.stopped_or_reported_at + self._duties.settings.drain_timeout
             return until if until > time.monotonic() else float("inf")
@@ -267,13 +255,13 @@ class Lane:
     def _notify_of_ends(self) -> None:
         self.ender.notify(self._database)
         if self.tenant is not None and self.ender.given_back > self._given_back:
-            # Runs were requeued. Notify other workers that serve all tenants, so that they check this tenant's queue.
+            # After a requeue, other workers that serve all tenants must check this tenant's queue.
             self._given_back = self.ender.given_back
             with suppress(PGStateError):
                 self._database.run_once(enqueue.notify, self._queries)
 
     def _note_end(self, execution: RunExecution) -> None:
-        """Forget a run that has ended in the queue or was requeued."""
+        """Forget a run that has ended in the queue, or was requeued."""
         if execution.stream is not None:
             execution.stream.close()
         execution.refuse_writes()
@@ -283,7 +271,7 @@ class Lane:
             self._duties.wake_webhooks(self.tenant)
 
     def _leave_to_sweep(self, execution: RunExecution) -> None:
-        """Stop renewing the lease of a run. A sweep of expired leases requeues the run and counts a crash."""
+        """Stop renewing the lease of a run. A later sweep requeues the run and counts a crash."""
         execution.refuse_writes()
         self.executions.pop(execution.key, None)
         self._left.add(execution.key)
@@ -308,13 +296,13 @@ class Lane:
                 self._ask(self.executions[key], how)  # type: ignore[arg-type]
         self._left &= tended.unknown
         for key in tended.unknown - self._left:
-            # The run was claimed, but the response was lost. Requeue the run.
+            # The response to the claim of this run was lost.
             self._database.run(ending.give_back, self._queries, key)
         if not duties.is_draining and self._database.run(tending.is_drain_asked, self._queries, duties.worker_id):
             self._drain_asked()
 
     def _drain_asked(self) -> None:
-        """Drain the worker. If it serves all tenants, remove the request, because one tenant must not stop it."""
+        """Drain the worker. If the worker serves all tenants, remove the request of the tenant instead."""
         if self._duties.serves_tenants:
             # While the row has the request, the worker is not chosen for runs that must be alone.
             self.open()
@@ -325,7 +313,7 @@ class Lane:
         self.left_runs.tend(self._database)
 
     def stop_due(self) -> None:
-        """Stop runs that exceed their timeouts, and, while the worker drains, all runs."""
+        """Stop runs that exceed their timeouts. While the worker drains, stop all runs."""
         now = time.monotonic()
         for execution in [*self.executions.values()]:
             if self._duties.is_draining:
@@ -339,7 +327,7 @@ class Lane:
                 self._cancel(execution)
 
     def _ask(self, execution: RunExecution, stop: Stop) -> None:
-        """Ask an execution to stop. Cancel it at once if waiting for a superstep boundary is useless."""
+        """Ask an execution to stop. Cancel the execution at once, unless the reason is a drain."""
         if not execution.ask(stop, time.monotonic()):
             return
         if stop == "lost":
@@ -358,13 +346,13 @@ class Lane:
         return execution.stopped_at + self._duties.settings.drain_timeout
 
     def _cancel(self, execution: RunExecution) -> None:
-        """Cancel an execution. If it cannot be cancelled, end its run at once and store nothing of its later work."""
+        """Cancel an execution. If the code cannot be cancelled, end the run at once and refuse later writes."""
         if not execution.is_forced:
             execution.forced_at = time.monotonic()
             if self._duties.interrupt(execution):
                 return
         log.warning(
-            "run %s of thread %s did not stop; what it still does is not stored",
+            "run %s of thread %s did not stop; later writes of the run are refused",
             execution.key.run_id,
             execution.key.thread_id,
         )
@@ -373,9 +361,9 @@ class Lane:
             self.failed_at = time.monotonic()
 
     def claim(self, limit: int) -> bool:
-        """Claim runs, at most `limit`. Claim a run that must be alone only if no other run executes.
+        """Claim at most `limit` runs, and return whether the database was available.
 
-        Return whether the database was available.
+        A run that must be alone is claimed only if no other run executes.
         """
         self.claimed_all = self.lacks_keys = False
         try:
@@ -404,7 +392,7 @@ class Lane:
     def _claim_alone(self) -> bool:
         """Claim a run that must be alone, if this worker is chosen. Return whether the worker must claim no other run.
 
-        A chosen worker claims no run until its other runs have ended.
+        A chosen worker waits until its other runs have ended.
         """
         duties = self._duties
         for queue in filter(self._claimer.may_have_suspects, duties.settings.queues):
@@ -424,14 +412,14 @@ class Lane:
         return False
 
     def _start(self, claimed: Sequence[ClaimedRun]) -> int:
-        """Execute claimed runs, and return how many they are."""
+        """Execute claimed runs, and return the number of claimed runs."""
         taken = [self._take(one) for one in claimed]
         if begun := [execution for execution in taken if execution.claimed.cancel is None]:
             self._duties.begin(begun)
         return len(claimed)
 
     def _take(self, claimed: ClaimedRun) -> RunExecution:
-        """Register a claimed run. A run that must be cancelled is reported at once and does not begin."""
+        """Register a claimed run. A run that must be cancelled is reported at once, without an execution."""
         asked_at = self._claimer.asked_at
         until = confirmed_end(asked_at, self._duties.settings.lease_ttl)
         is_new = claimed.head_id is None

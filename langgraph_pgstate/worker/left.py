@@ -1,7 +1,7 @@
 """Runs that have ended in the queue while their code still runs in OS threads, which cannot be stopped.
 
-The worker keeps the leases of such runs, so that no other run of the same LangGraph thread begins beside this code. It
-keeps a lease until the code ends, at most for `drain_timeout`.
+The worker keeps the lease of such a run until the code ends, at most for `drain_timeout`. Meanwhile no other run of the
+LangGraph thread can begin.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class LeftRuns:
-    """The leases of a lane's runs that have ended in the queue while their code still runs.
+    """The leases of a lane's ended runs whose code still runs.
 
     Args:
         queries: The queries of the schema.
@@ -49,7 +49,7 @@ class LeftRuns:
         self._is_forced = True
 
     def is_left(self, execution: RunExecution) -> bool:
-        """Return whether code of an execution still runs, and other runs of the thread must wait for it."""
+        """Return whether code of an execution still runs, and other runs of the thread must wait for this code."""
         until = execution.stopped_or_reported_at + self._drain_timeout
         return execution.has_code and not self._is_forced and time.monotonic() < until
 
@@ -59,11 +59,7 @@ class LeftRuns:
         log.info("run %s of thread %s has ended, but its code still runs; other runs wait", *_names(execution))
 
     def tend(self, database: Database) -> None:
-        """Renew the leases when it is time. Release a lease once the run's code has ended or exceeded `drain_timeout`.
-
-        Raises:
-            PGStateError: If the queue is not available.
-        """
+        """Renew the leases when due. Release a lease once the run's code has ended or exceeded `drain_timeout`."""
         for key, execution in [*self._executions.items()]:
             if not self.is_left(execution):
                 if execution.has_code:

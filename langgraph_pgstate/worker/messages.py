@@ -1,4 +1,4 @@
-"""Conversion of long lists of messages in inputs of graphs, in a thread beside the event loop."""
+"""Conversion of long lists of messages in inputs of graphs, in a thread."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from langgraph_pgstate.heavy import MANY_ELEMENTS, beside
 
 
 async def with_messages(graph: Pregel[Any, Any, Any, Any], given: Any) -> Any:
-    """Return an input or update in which the messages of long lists are converted to message objects with ids.
+    """Return an input or update with long lists of messages converted to message objects with ids.
 
-    Otherwise LangGraph would convert them on the event loop, and block it for 30 ms for a thousand messages.
+    LangGraph would convert the messages on the event loop, and block the loop for 30 ms for a thousand messages.
     """
     values = given.update if isinstance(given, Command) else given
     if not isinstance(values, dict):
@@ -39,7 +39,7 @@ def _messages(items: list[Any]) -> list[Any]:
     try:
         found = convert_to_messages(items)
     except Exception:
-        # Messages that cannot be converted are left to the graph, which raises the error.
+        # The graph raises the error.
         return items
     for message in found:
         if message.id is None:

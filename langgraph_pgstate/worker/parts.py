@@ -24,9 +24,9 @@ _state: ContextVar[Any] = ContextVar("pgstate_state_of_run", default=None)
 
 
 def run_state() -> Any:
-    """Return the state with which a worker executes the current run. Its tenant is the run's tenant.
+    """Return the state with which a worker executes the current run. The state has the run's tenant.
 
-    Call it in nodes and in factories of graphs. Do not close the state; the worker does.
+    Call this in nodes and in factories of graphs. Do not close the state. The worker closes the state.
 
     Raises:
         ConfigurationError: If the caller is not part of a run that a worker executes.
@@ -72,13 +72,13 @@ class Part(NamedTuple):
 
 
 class Parts:
-    """Makes the parts of a worker.
+    """The parts of a worker.
 
     Args:
         state: The worker's state.
         sources: The graphs by name.
         settings: The worker's settings.
-        repair: Changes the input of a new run; `None` to leave it unchanged.
+        repair: Changes the input of a new run, if given.
         writer: Stores events.
 
     Raises:
@@ -98,11 +98,7 @@ class Parts:
         self.own = self._make(state, sources, writer)
 
     def check_tenants(self) -> None:
-        """Refuse graphs whose stores would be shared by tenants.
-
-        Raises:
-            TenantError: If a graph has a store that is not the state's memory.
-        """
+        """Raise `TenantError` if a graph has another store than the state's memory, which tenants would share."""
         for name, source in self._sources.items():
             if any(not self._is_own(store) for store in source.stores):
                 raise TenantError(

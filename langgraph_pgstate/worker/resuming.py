@@ -20,13 +20,13 @@ _REPAIRED: Final = "The call was cancelled before its result was stored. It may 
 def next_step(state: StateSnapshot, *, before: Sequence[str] | str = (), has_run: bool = False) -> Step:
     """Return the next step of a run from its newest checkpoint.
 
-    A graph that is resumed from a checkpoint does not stop at this checkpoint's breakpoints. So a run whose newest
-    checkpoint is at a breakpoint counts as interrupted, and is not resumed.
+    A resumed graph would not stop at the breakpoints of this checkpoint. So a run at a breakpoint counts as
+    interrupted, and is not resumed.
 
     Args:
         state: The state at the newest checkpoint, with pending writes.
-        before: Nodes before which the run is interrupted; `*` for all.
-        has_run: Whether the checkpoint was made by a node after which the run is interrupted.
+        before: Nodes before which the run is interrupted; `*` for all nodes.
+        has_run: Whether a node after which the run is interrupted made the checkpoint.
     """
     if not state.tasks:
         return "success"
@@ -37,19 +37,15 @@ def next_step(state: StateSnapshot, *, before: Sequence[str] | str = (), has_run
 
 
 def is_among(tasks: Sequence[PregelTask], nodes: Sequence[str] | str) -> bool:
-    """Return whether a task belongs to one of the nodes. `*` stands for all nodes but the one that takes the input."""
+    """Return whether a task belongs to one of the nodes. `*` stands for all nodes except `START`."""
     return any(task.name != START if nodes == "*" else task.name in nodes for task in tasks)
 
 
 def repair_tool_calls(state: StateSnapshot, input: Any) -> Any:
-    """Return a run's input with results for the tool calls that an earlier run left unanswered.
+    """Return a run's input with results for the tool calls that an earlier run left without a result.
 
-    Providers refuse a conversation in which a tool call has no result. A result in the pending writes of an unfinished
-    superstep is used. Any other call gets a message of status `error`.
-
-    Args:
-        state: The thread's state.
-        input: The new run's input.
+    Providers refuse a conversation in which a tool call has no result. Results come from the pending writes of an
+    unfinished superstep. Any other call gets a message of status `error`.
     """
     values = state.values
     messages = values.get("messages") if isinstance(values, Mapping) else None
@@ -63,8 +59,8 @@ def repair_tool_calls(state: StateSnapshot, input: Any) -> Any:
 
 
 def unanswered_calls(messages: Sequence[AnyMessage], state: StateSnapshot) -> list[BaseMessage]:
-    """Return a result for each unanswered tool call of the model's newest message."""
-    # Use results from pending writes, because LangGraph drops these writes when a run starts with a new input.
+    """Return a result for each tool call without a result in the model's newest message."""
+    # Take results from pending writes, because LangGraph drops these writes when a run starts with a new input.
     pending = {answer.tool_call_id: answer for task in state.tasks for answer in _tool_messages(task.result)}
     answered: set[str] = set()
     for message in reversed(messages):

@@ -1,4 +1,4 @@
-"""Settings of a worker, checked. No I/O."""
+"""Validated settings of a worker. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langgraph_pgstate.options import MAX_LEASE_SECONDS
 from langgraph_pgstate.runs.options import WorkerOptions
 
 KEY_SECONDS: Final = 0.2
-"""Seconds that a thread which serves many runs waits for a master key. Then the thread goes on with other work."""
+"""Seconds that a thread of many runs waits for a master key, before the thread goes on with other work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,7 @@ class WorkerSettings:
 
     @classmethod
     def of(cls, options: WorkerOptions) -> Self:
-        """Return the settings of some options.
-
-        Raises:
-            ConfigurationError: If an option is not usable.
-        """
+        """Return the settings of a worker's options."""
         known = {field.name for field in fields(cls)}
         given: dict[str, Any] = {name: value for name, value in options.items() if name in known}
         if "queues" in given:
@@ -60,11 +56,7 @@ class WorkerSettings:
 def accepted_versions(
     given: str | Mapping[str, str | Sequence[str]], graphs: Sequence[str]
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return the versions that a worker accepts, by graph.
-
-    Raises:
-        ConfigurationError: If the worker does not run a named graph, or a version is not text.
-    """
+    """Return the versions that a worker accepts, by graph."""
     if not isinstance(given, str | Mapping):
         raise ArgumentTypeError(f"versions must be text, or texts by graph, not {given!r}")
     by_graph = dict.fromkeys(graphs, given) if isinstance(given, str) else given

@@ -1,4 +1,4 @@
-"""Settings of the state in a `langgraph.json` and its environment: webhooks, expiry, and channels stored as JSON."""
+"""Settings of the state from a `langgraph.json` and the environment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FLAGS: Final = {
 
 
 class StateConfig(TypedDict, total=False):
-    """Options of `PGState.open` that a file sets."""
+    """Options of `PGState.open` from a file and the environment."""
 
     webhooks: WebhookSettings | None
     thread_ttl: timedelta | None
@@ -45,7 +45,7 @@ class StateConfig(TypedDict, total=False):
 
 
 def load_state_config(file: Path | None) -> StateConfig:
-    """Return the options of a state. The file's environment must be loaded before.
+    """Return the options of a state. First call `load_environment`.
 
     Raises:
         ConfigurationError: If an option is malformed.
@@ -64,10 +64,9 @@ def load_state_config(file: Path | None) -> StateConfig:
 
 
 def load_encryption(file: Path) -> Encryption | None:
-    """Return the encryption of a `langgraph.json`. The blob handlers of LangGraph's `Encryption` encrypt the data keys.
+    """Return the encryption of a `langgraph.json`; `None` if `PGSTATE_ENCRYPTION_KEYS` prevails over the file.
 
-    Return `None` if `PGSTATE_ENCRYPTION_KEYS` is set, because this variable prevails over the file. The file sets only
-    the master key. The other options come from the variables `PGSTATE_ENCRYPTION_*`.
+    The blob handlers of LangGraph's `Encryption` are the master key. Other options come from `PGSTATE_ENCRYPTION_*`.
 
     Raises:
         ConfigurationError: If the object at `encryption.path` cannot be found, or has handlers that are not supported.
@@ -84,7 +83,7 @@ def load_memory_options(file: Path) -> MemoryOptions | None:
     """Return the options of the long-term memory; `None` if the file names an application's own store.
 
     Raises:
-        ConfigurationError: If `store` is malformed, or its function of embeddings cannot be found.
+        ConfigurationError: If `store` is malformed, or the embedding function cannot be found.
     """
     store = section_of(read_config(file), "store")
     if store.get("path"):
@@ -99,15 +98,9 @@ def load_memory_options(file: Path) -> MemoryOptions | None:
 
 
 def section_of(config: Mapping[str, Any], name: str, within: str = "") -> Mapping[str, Any]:
-    """Return the object under a key of a `langgraph.json`; an empty one if it is missing.
+    """Return the object under a key of a `langgraph.json`; an empty object if the key is missing.
 
-    Args:
-        config: The content of the file, or an object of it.
-        name: Key of the object.
-        within: Path of `config` in the file, with a dot at its end.
-
-    Raises:
-        ConfigurationError: If the value is not an object.
+    `within` is the path of `config` in the file, with a dot at the end.
     """
     found = config.get(name) or {}
     if not isinstance(found, Mapping):
@@ -147,9 +140,7 @@ _RULES: Final = {
 
 
 def load_webhook_settings(file: Path) -> WebhookSettings:
-    """Return the settings of webhooks in the environment and in `webhooks` of a `langgraph.json`.
-
-    The file's environment must be loaded before.
+    """Return the settings of webhooks from a `langgraph.json` and the environment. First call `load_environment`.
 
     Raises:
         ConfigurationError: If a setting is malformed or not supported, or a variable is not set.
@@ -159,10 +150,10 @@ def load_webhook_settings(file: Path) -> WebhookSettings:
     unknown = [f"webhooks.{name}" for name in config if name not in ("env_prefix", "url", "headers")]
     unknown += [f"webhooks.url.{name}" for name in url if name not in (*_RULES, "disable_loopback")]
     if url.get("disable_loopback") is False:
-        # In LangGraph, a webhook without a host calls the server itself. Here a webhook must have a host.
+        # In LangGraph, a webhook without a host calls the server itself. This package requires a host.
         unknown.append("webhooks.url.disable_loopback = false")
     if unknown:
-        raise ConfigurationError(f"{unknown[0]} of langgraph.json is not supported: leave it out")
+        raise ConfigurationError(f"{unknown[0]} of langgraph.json is not supported. Remove this key")
     given: dict[str, Any] = {_RULES[name]: value for name, value in url.items() if name in _RULES}
     headers, prefix = section_of(config, "headers", "webhooks."), config.get("env_prefix", _PREFIX)
     if not isinstance(prefix, str):

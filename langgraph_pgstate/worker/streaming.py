@@ -1,9 +1,8 @@
-"""Writing of the events of the runs that a worker executes.
+"""Storing of the events of runs that a worker executes.
 
-The events of all runs are stored together, every 50 ms. When a checkpoint or the writes of a task are stored, the same
-transaction stores the events that the run has yielded so far. Otherwise a crash could lose these events, because stored
-work is not repeated. The transaction that ends a run stores the run's last events. If a checkpoint usually follows an
-event, the event waits a little longer, to be stored with the checkpoint.
+The events of all runs are stored together, every 50 ms. A transaction that stores a checkpoint or the writes of a task
+also stores the run's events so far, because stored work is not repeated after a crash. The transaction that ends a run
+stores the last events. An event that a checkpoint usually follows waits longer, to be stored with the checkpoint.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ _INTERVAL: Final = 0.05
 _CHECKPOINT_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 1.0
-# Maximum size in bytes of a run's encoded events that wait to be stored. Above this size, the graph waits.
+# Bytes of a run's encoded events that are not stored yet. Above this size, the graph waits.
 _MOST_BYTES: Final = 1 << 20
 _BATCH_BYTES: Final = 64 * 1024
 _INTERRUPT: Final = "__interrupt__"
-# Modes that the worker needs to find interrupts and the number of the superstep.
+# Modes that show interrupts and the number of the superstep.
 _NEEDED: Final = ("updates", "checkpoints")
 
-# Modes that stream results of finished tasks. Their events are streamed again when a superstep is resumed. A checkpoint
-# usually follows them.
+# Modes that stream results of finished tasks. A resumed superstep streams these events again. A checkpoint usually
+# follows these events.
 _FINISHED: Final = frozenset(("updates", "values", "checkpoints"))
 
 _log = logging.getLogger("langgraph_pgstate.worker")
@@ -59,9 +58,9 @@ class RunStream:
     """The events of one execution that are not stored yet. Thread-safe.
 
     Attributes:
-        options: Arguments of `graph.stream` for the modes that are stored or that the worker needs.
-        handler: Adds the graph's events, if the mode `events` is stored.
-        is_repeated: Whether LangGraph streams events of a finished task again when its superstep is resumed.
+        options: Arguments of `graph.stream`.
+        handler: Adds events of the mode `events`, if this mode is stored.
+        is_repeated: Whether a resumed superstep streams all events of finished tasks again.
 
     Args:
         codec: Encodes events.
@@ -82,13 +81,12 @@ class RunStream:
         self._has_namespaces = request.stream_subgraphs
         self._step = self._told_step = streams.NO_STEP
         self._changed = threading.Condition()
-        # Encoded events, each with its superstep. After an event of the mode `checkpoints`, `_step` is the superstep
-        # that follows this checkpoint.
+        # Encoded events, each with its superstep.
         self._events: list[tuple[bytes, int]] = []
         self._frozen: deque[EventBatch] = deque()
         self._bytes = self._frozen_to = 0
         self._due_at = float("inf")
-        # For each transaction of the saver, the number of this run's events that are stored if it commits.
+        # For each transaction of the saver, the number of this execution's events that are stored after the commit.
         self._sent: dict[Hashable, int] = {}
         self._has_ended = self._is_closed = False
         self._readers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -107,7 +105,7 @@ class RunStream:
 
     @property
     def is_due(self) -> bool:
-        """Whether events must be stored without waiting longer for a checkpoint."""
+        """Whether events must be stored now, without a checkpoint."""
         return time.monotonic() >= self._due_at
 
     @property
@@ -116,7 +114,7 @@ class RunStream:
         return self._is_closed or (self._has_ended and not self._bytes)
 
     def take(self, chunk: Any) -> bool:
-        """Add an event that the graph has yielded. Return whether it is an interrupt of the root graph."""
+        """Add an event that the graph has yielded. Return whether the event is an interrupt of the root graph."""
         namespace, mode, data = chunk if self._has_namespaces else ((), *chunk)
         if mode in self._kept:
             self._add(mode, namespace, data, self._step)
@@ -137,17 +135,14 @@ class RunStream:
         return mode == "updates" and isinstance(data, dict) and _INTERRUPT in data
 
     def _take_event(self, event: Mapping[str, Any]) -> None:
-        """Add an event of the mode `events`. Events of the run itself get the run's name, or that of its graph."""
+        """Add an event of the mode `events`. The root's events get `run_name` of the config, or the graph's name."""
         name = event["name"] if event["parent_ids"] else self._name
         self._add(streams.EVENTS, (), {**event, "name": name}, self._step)
 
     def take_end(self, state: StateSnapshot, outputs: str | Sequence[str] | None, *, is_interrupted: bool) -> None:
-        """Add the last events of a run that had reached its end when its worker died.
+        """Add the last events of a run whose worker died after the last superstep.
 
-        Args:
-            state: The state that the run left.
-            outputs: The channels of the graph's output; `None` for an `@entrypoint`, whose state is its output.
-            is_interrupted: Whether the run was interrupted.
+        `outputs` are the channels of the graph's output; `None` for an `@entrypoint`.
         """
         self._step = (state.metadata or {}).get("step", streams.NO_STEP) + is_interrupted
         values: Any = state.values
@@ -172,12 +167,12 @@ class RunStream:
             reader = (loop, loop.create_future())
             with self._changed:
                 self._readers.append(reader)
-            # Check again, because nothing completes the future if the events were stored before it was in the list.
+            # Check again. If the events were stored before the future was in the list, nothing completes the future.
             if self._is_full:
                 await reader[1]
 
     def freeze(self) -> list[EventBatch]:
-        """Return the events that are possibly not stored yet, in batches that do not change later."""
+        """Return the events that may not be stored yet, in batches that do not change later."""
         with self._changed:
             while self._events and not self._is_closed:
                 size = count = 0
@@ -194,10 +189,9 @@ class RunStream:
             return [*self._frozen]
 
     def send(self, transaction: Hashable) -> list[EventBatch]:
-        """Return the batches to store in a transaction of the saver. Call `note_commit` after its commit."""
+        """Return the batches to store in a transaction of the saver. After the commit, call `note_commit`."""
         batches = self.freeze()
-        # If an earlier transaction of this id has failed, replace its number of events. Do not take the number from
-        # `_frozen_to`, because another OS thread may have frozen more events after `freeze` returned.
+        # Do not use `_frozen_to`, because another OS thread may have frozen more events after `freeze` returned.
         self._sent[transaction] = batches[-1].position + batches[-1].length if batches else 0
         return batches
 
@@ -206,11 +200,7 @@ class RunStream:
         self.note_stored(self._sent.pop(transaction, 0))
 
     def note_stored(self, upto: int) -> None:
-        """Remember that the first events of this execution are stored.
-
-        Args:
-            upto: The number of these events.
-        """
+        """Remember that the first `upto` events of this execution are stored."""
         with self._changed:
             while self._frozen and self._frozen[0].position + self._frozen[0].length <= upto:
                 self._bytes -= len(self._frozen.popleft().data)
@@ -219,7 +209,7 @@ class RunStream:
             self._release()
 
     def end(self) -> None:
-        """Accept no more events. Events that wait are still stored."""
+        """Accept no more events. Accepted events are still stored."""
         with self._changed:
             self._has_ended = True
             self._release()
@@ -238,7 +228,7 @@ class RunStream:
         return self._bytes >= _MOST_BYTES and not self._has_ended
 
     def _add(self, mode: str, namespace: Sequence[str], data: Any, step: int | None) -> None:
-        # The event is encoded at once, because nodes may change the value later.
+        # Encode the event at once, because nodes may change the value later.
         event = streams.encode_event(self._codec, mode, namespace, data, step)
         with self._changed:
             if self._has_ended:
@@ -270,15 +260,15 @@ def _resolve(reader: asyncio.Future[None]) -> None:
 class StreamWriter:
     """An OS thread that stores the events of a worker's runs, with its own connection. Thread-safe.
 
-    The worker's saver calls it as a hook before and after it stores checkpoints and writes.
+    The worker's saver calls the hooks `before_put`, `after_put`, `before_writes` and `after_writes`.
 
     Args:
         dsn: Connection string of the PostgreSQL server.
         tenant: The tenant of the runs; `None` if tenants are not kept apart.
-        prepare_threshold: As for the connections of graphs; see `langgraph_pgstate.options.ConnectionOptions`.
+        prepare_threshold: As in `ConnectionOptions`.
         queries: The queries of the schema.
         codec: Encodes events.
-        keys: The data keys of the state; `None` without encryption.
+        keys: The data keys of the state, if any.
     """
 
     def __init__(
@@ -296,13 +286,13 @@ class StreamWriter:
         self._lock = threading.Lock()
         self._streams: dict[str, RunStream] = {}
         self._thread: threading.Thread | None = None
-        # `_owner` has the thread that stores the events. `_members` are the writers whose events this thread stores.
+        # The thread of `_owner` stores the events of all `_members`.
         self._owner: StreamWriter = self
         self._members: set[StreamWriter] = {self}
         self._database: tuple[Database, Database] | None = None
 
     def for_tenant(self, tenant: str) -> StreamWriter:
-        """Return a writer for the runs of a tenant. It shares the thread and the connection of this writer."""
+        """Return a writer for the runs of a tenant, with the thread and the connection of this writer."""
         made = StreamWriter(self._dsn, tenant, self._prepare_threshold, self._queries, self._codec)
         made._owner, made._wake, made._members = self, self._wake, set()
         with self._lock:
@@ -310,28 +300,24 @@ class StreamWriter:
         return made
 
     def open(self, claimed: ClaimedRun, request: RunInput) -> RunStream:
-        """Return the stream of a run that is about to execute.
-
-        If a later execution of the same thread has a stream already, the returned stream is closed, because this run no
-        longer belongs to the worker.
-        """
+        """Return the stream of a run. If a later execution has the thread, the stream is closed."""
         stream = RunStream(self._codec, claimed, request, self._wake)
         if not stream.has_events:
             return stream
         with self._lock:
             newer = self._streams.get(claimed.thread_id)
             if newer is not None and newer.key.fencing_token > claimed.key.fencing_token:
-                # Nothing stores the events of this stream. Close it, so that its run does not wait for their storage.
+                # The run was lost. Close the stream, so that the run does not wait until events are stored.
                 stream.close()
                 return stream
             self._streams[claimed.thread_id] = stream
         self._owner.start()
-        # Wake the thread again, because it may have seen the first event before the stream was registered.
+        # Wake the thread again, because the first event was added before the stream was registered.
         self._wake.set()
         return stream
 
     def start(self) -> None:
-        """Start the thread, unless it runs."""
+        """Start the thread, unless the thread runs."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="pgstate-streams", daemon=True)
@@ -344,7 +330,7 @@ class StreamWriter:
             self._members = self._members - {member}
 
     def close(self) -> None:
-        """Stop the thread, unless it belongs to another writer. Call this when no run executes any more."""
+        """Stop the thread, unless the thread belongs to another writer. Call this when no run executes any more."""
         if self._owner is not self:
             self._owner.forget(self)
             return
@@ -364,10 +350,7 @@ class StreamWriter:
             stream.note_commit(id(plan))
 
     def before_writes(self, request: WritesRequest) -> Sequence[Statement]:
-        """Return statements that store the run's events with a task's writes.
-
-        Return none if LangGraph streams the events again when the superstep is resumed.
-        """
+        """Return statements that store the run's events with a task's writes, unless the events are repeated."""
         stream = self._streams.get(request.address.thread_id)
         if stream is None or stream.is_repeated:
             return ()
@@ -393,8 +376,8 @@ class StreamWriter:
                     began_at = time.monotonic()
                     while not self._closed.is_set():
                         if not self._wake.is_set() and self._wake.wait(self._wait_seconds):
-                            # Wait a full interval after the first event. A run that ends meanwhile stores its events
-                            # with its end, so they need no transaction of their own.
+                            # Wait a full interval after the first event. If the run ends meanwhile, the transaction of
+                            # the end stores the events.
                             began_at = time.monotonic()
                         self._closed.wait(max(0.0, began_at + _INTERVAL - time.monotonic()))
                         began_at = time.monotonic()
@@ -412,7 +395,7 @@ class StreamWriter:
         return _CHECKPOINT_SECONDS if any(one._streams for one in self._members) else None
 
     def _write_all(self, database: Database) -> None:
-        """Store the events of all writers. If one writer fails, the events of the others are still stored."""
+        """Store the events of all writers, even if storing the events of a writer fails."""
         failed: BaseException | None = None
         for one in self._members:
             try:
@@ -423,7 +406,7 @@ class StreamWriter:
             raise failed
 
     def _of(self, database: Database) -> Database:
-        """Return a database that uses the connection of `database` for this writer's tenant."""
+        """Return a database for this writer's tenant, on the connection of `database`."""
         if self._owner is self:
             return database
         if self._database is None or self._database[0] is not database:

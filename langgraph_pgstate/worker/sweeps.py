@@ -25,7 +25,7 @@ _ADOPT_SECONDS: Final = 10.0
 _DEFAULTS_SECONDS: Final = 2.0
 _DELETED_SECONDS: Final = 10.0
 _MEMORIES_SECONDS: Final = 60.0
-# Maximum number of rows of one sweep. The next sweep takes the rest.
+# Maximum number of rows of one sweep.
 _BACKLOG: Final = 100
 
 log = logging.getLogger("langgraph_pgstate.worker")
@@ -36,8 +36,7 @@ class Sweep:
 
     Args:
         seconds: Seconds between two calls of `work`.
-        work: The function to call. An error about one row is logged, and the worker goes on. Any other error is raised,
-            and the work stays due.
+        work: The function to call. An error about one row is logged. Any other error is raised, and the work stays due.
 
     Attributes:
         due_at: Time at which the work is next due, by the monotonic clock.
@@ -48,7 +47,7 @@ class Sweep:
         self.due_at = float("-inf")
 
     def __call__(self) -> None:
-        """Do the work if it is due."""
+        """Do the work if due."""
         if time.monotonic() >= self.due_at:
             try:
                 self._work()
@@ -66,13 +65,13 @@ class Sweeps:
         database: The database of the worker's control thread.
         queries: The queries of the schema.
         codec: Encodes requests for runs.
-        graphs: Names of the graphs that the worker runs.
+        graphs: Names of the worker's graphs.
         settings: The worker's settings.
-        turn_seconds: Maximum seconds of one sweep, because the same thread must renew leases.
-        adopts: Whether crashed runs that were not enqueued are taken over.
+        turn_seconds: Maximum seconds of one sweep, because the control thread must also renew leases.
+        adopts: Whether to take over crashed runs that were not enqueued.
 
     Attributes:
-        all: The sweeps, in their order.
+        all: The sweeps, in order.
     """
 
     def __init__(
@@ -101,11 +100,11 @@ class Sweeps:
 
     @property
     def due_at(self) -> float:
-        """Time at which the control thread must wake for a sweep. Most sweeps wait until it wakes anyway."""
+        """Time at which the control thread must wake for a sweep. Only two sweeps wake the thread."""
         return min(sweep.due_at for sweep in self._first)
 
     def _recover(self) -> None:
-        """Requeue the runs of workers that died."""
+        """Requeue the runs of dead workers."""
         found = self._database.run(tending.recover, self._queries, _BACKLOG, self._settings.max_crashes, is_known_dead)
         for one in found:
             log.warning("run %s of thread %s lost its worker; it is %s", one.run_id, one.thread_id, one.status)
@@ -117,7 +116,7 @@ class Sweeps:
             log.warning("run %s of thread %s lost its process; it is enqueued", run.run_id, run.thread_id)
 
     def _make_due(self) -> None:
-        """Make delayed runs ready when they are due."""
+        """Make due delayed runs ready."""
         self._database.run(tending.make_due, self._queries)
 
     def _fire(self) -> None:

@@ -1,4 +1,4 @@
-"""A worker that serves all tenants: how it finds tenants with work, and divides its `concurrency` among them."""
+"""The lanes of a worker that serves all tenants, and the search for tenants with work."""
 
 from __future__ import annotations
 
@@ -20,37 +20,32 @@ from langgraph_pgstate.schema.tenancy import list_tenants, of_tenant
 from langgraph_pgstate.worker.lane import Duties, Lane
 
 ROTATION_SECONDS: float = 10.0
-"""Seconds in which each tenant's queues are checked once. More than 3,000 tenants take longer.
-
-A tenant is checked earlier after a notification, or when its work becomes due at a known time.
-"""
+"""Seconds in which each tenant is checked once. More than 3,000 tenants take longer."""
 # Maximum number of tenants checked per second, so that the database has time for runs.
 _LOOKS_PER_SECOND: Final = 300.0
-# Maximum number of tenants to check, and to sweep, in one turn. The control thread must also renew leases in time.
+# Maximum numbers of tenants to check and to sweep in one turn. The control thread must also renew leases in time.
 _MOST_LOOKS: Final = 500
 _MOST_SWEEPS: Final = 10
-# Minimum number of seconds until a tenant with due work is checked again. Work that failed stays due.
+# Minimum seconds until a tenant with due work is checked again. Failed work stays due.
 _REST_SECONDS: Final = 2.0
 # Seconds for which a lane without runs stays open, and the maximum number of such lanes.
 _IDLE_SECONDS: Final = 10.0
 _MOST_IDLE: Final = 50
-# Minimum number of seconds before the list of tenants is read again because of an unknown tenant.
+# Minimum seconds before an unknown tenant makes the worker read the list of tenants again.
 _LIST_SECONDS: Final = 0.5
 # Seconds until a tenant is checked again because another worker was claiming its runs.
 _SOON_SECONDS: Final = 0.02
 
-# If the work of a tenant takes this many seconds or more and then fails, the database counts as unavailable for all
-# tenants.
+# If the work of a tenant fails after this many seconds, the database counts as unavailable for all tenants.
 _SLOW_SECONDS: Final = 0.5
 
 log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class TenantLanes:
-    """The lanes of a worker that serves all tenants. A lane executes one tenant's runs. It is closed when it is idle.
+    """The lanes of a worker that serves all tenants. A lane executes one tenant's runs, and is closed when idle.
 
-    Tenants with runs to claim wait in a list. The first tenant claims its share of the runs that the worker may begin,
-    and moves to the end of the list. So a tenant with a single run waits for at most one claim of each other tenant.
+    Tenants with runs to claim take turns: after a claim, a tenant moves to the end of the list.
 
     Args:
         duties: State that the lanes share.
@@ -59,7 +54,7 @@ class TenantLanes:
         forget: Called with a tenant whose lane is closed. Must not block.
 
     Attributes:
-        failed_at: When the database was last not available, by the monotonic clock.
+        failed_at: When work last failed, by the monotonic clock.
         wake_webhooks: Called with a tenant that has webhooks to deliver.
     """
 
@@ -100,7 +95,7 @@ class TenantLanes:
         return min([*lanes, *([self._heap[0][0]] if self._heap else ())], default=float("inf"))
 
     def turn(self) -> bool:
-        """Do the work that is due in all lanes. Return whether all tenants were checked, and none has more work now."""
+        """Do the work that is due in all lanes. Return whether all tenants were checked, and no work is left."""
         try:
             is_available = self._turn_lanes()
             if is_available and not self._duties.is_draining:
@@ -123,24 +118,23 @@ class TenantLanes:
             if not lane.is_busy:
                 continue
             if not is_available:
-                # The database was not available a moment ago, and another wait for it would take too long. So do only
-                # what cannot wait: stop the runs that are due to stop.
+                # Waiting again for an unavailable database would take long. Only stop runs that are due to stop.
                 lane.stop_due()
                 continue
             before, began_at, tenant = len(lane.executions), time.monotonic(), str(lane.tenant)
             if not lane.turn():
                 self.failed_at = lane.failed_at
                 is_available = time.monotonic() < began_at + _SLOW_SECONDS
-                # Move the failed lane to the end, so that it does not delay the others in the next turn.
+                # Move the failed lane to the end, so that other lanes come first in the next turn.
                 self._duties.lanes[tenant] = self._duties.lanes.pop(tenant)
             is_due = time.monotonic() >= self._claimed_at.get(tenant, 0.0) + self._duties.settings.poll
             if is_due or len(lane.executions) < before:
-                # The thread of an ended run may have another run to claim.
+                # An ended run may have made another run of its thread ready.
                 self._hungry.setdefault(tenant)
         return is_available
 
     def _look(self) -> None:
-        """Check the tenants that got a notification, have work due by now, or are next in the rotation."""
+        """Check the tenants that got a notification, have due work, or are next in the rotation."""
         now, found = time.monotonic(), dict[str, None]()
         self._read_notices(now, found)
         while self._heap and self._heap[0][0] <= now:
@@ -193,7 +187,7 @@ class TenantLanes:
             self._by_key.setdefault(wake_key(name, ""), name)
 
     def _look_at(self, names: Iterable[str]) -> None:
-        """Read from the database which of some tenants have work now, and when the others will have work."""
+        """Read for each of the tenants whether the tenant has work now, and when work will be due."""
         duties, asked = self._duties, [*names]
         for begin in range(0, len(asked), _MOST_LOOKS):
             page = asked[begin : begin + _MOST_LOOKS]
@@ -223,7 +217,7 @@ class TenantLanes:
             heapq.heappush(self._heap, (at, tenant))
 
     def _lane_of(self, tenant: str) -> Lane:
-        """Return the lane of a tenant. Open it if the tenant has none."""
+        """Return the lane of a tenant. Open a lane if the tenant has no lane."""
         lane = self._duties.lanes.get(tenant)
         if lane is None:
             lane = Lane(self._duties, of_tenant(self._database, tenant, self._duties.queries))
@@ -243,10 +237,10 @@ class TenantLanes:
             self._hungry.setdefault(tenant)
 
     def _claim(self) -> None:
-        """Claim runs of one tenant after another, until the worker has `concurrency` runs or no tenant has more."""
+        """Claim runs of one tenant after another, until the worker has `concurrency` runs or no run is left."""
         duties = self._duties
         if duties.alone is not None:
-            # A lane waits to begin a run that must be alone in this process. Until then, no other lane claims runs.
+            # While a lane waits for a run that must be alone, no other lane claims runs.
             duties.alone.claim(duties.room)
             if duties.alone is not None:
                 return
@@ -255,7 +249,7 @@ class TenantLanes:
             tenant = next((one for one in self._hungry if self._retry_at.get(one, now) <= now), None)
             if tenant is None:
                 return
-            # Move the tenant before the claim, so that a claim that fails does not delay other tenants.
+            # Move the tenant before the claim, so that a failed claim does not delay other tenants.
             self._hungry.move_to_end(tenant)
             lane = self._lane_of(tenant)
             if not lane.is_busy and not lane.turn():
@@ -280,7 +274,7 @@ class TenantLanes:
                 self._look_again(tenant, now + _SOON_SECONDS)
 
     def _close_idle(self) -> None:
-        """Close lanes that were idle for `_IDLE_SECONDS`. If more than `_MOST_IDLE` are idle, close the oldest."""
+        """Close lanes that were idle for `_IDLE_SECONDS`, and the lanes above `_MOST_IDLE` that were idle longest."""
         now = time.monotonic()
         for tenant, lane in self._duties.lanes.items():
             name = str(tenant)
@@ -288,7 +282,7 @@ class TenantLanes:
                 self._idle_since.pop(name, None)
             elif name not in self._idle_since:
                 self._idle_since[name] = now
-                # Check soon whether the ended runs have left work for later, such as a retry.
+                # The ended runs may have left work for later, such as a retry.
                 self._look_again(name, now + _SOON_SECONDS)
         surplus = len(self._idle_since) - _MOST_IDLE
         for name, since in [*self._idle_since.items()]:

@@ -1,4 +1,4 @@
-"""Workers, which claim runs from the queue and run their graphs, in threads or on an event loop."""
+"""Workers that claim runs from the queue, and execute the runs in threads or on an event loop."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from langgraph_pgstate.state import AsyncPGState, PGState
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-# Seconds between two searches for memories that have no embedding.
+# Seconds between two searches for memories without an embedding.
 _INDEX_SECONDS = 60.0
 
 log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class _Worker:
-    """The common part of `Worker` and `AsyncWorker`. It executes no runs."""
+    """The common part of `Worker` and `AsyncWorker`."""
 
     _saver: Any
 
@@ -80,11 +80,11 @@ class _Worker:
 
     @property
     def exit_code(self) -> int:
-        """The exit code for a supervisor: 0 after a drain, 128 plus the signal's number if a second signal ended it."""
+        """The exit code for a supervisor: 0 after a drain, 128 plus the signal's number after a second signal."""
         return 128 + self._last_signal if self._signals > 1 and self._last_signal is not None else 0
 
     def stop(self) -> None:
-        """Ask the worker to drain. A second call stops it at once. Does not wait; safe in a signal handler."""
+        """Ask the worker to drain; do not wait. A second call stops the worker at once. Safe in a signal handler."""
         self._signals += 1
         if self._signals > 1:
             self._control.force()
@@ -98,11 +98,11 @@ class _Worker:
     def _start(self, *, once: bool = False) -> None:
         self._control.start(once=once)
         if self._memory is not None:
-            # Without `daemon`, the interpreter would not exit while an embedding model does not respond.
+            # Use a daemon thread, so that the interpreter can exit while an embedding model does not respond.
             threading.Thread(target=self._index, name="pgstate-index", daemon=True).start()
 
     def _index(self) -> None:
-        """Embed memories that have no embedding, at intervals, until the worker has ended."""
+        """Embed memories without an embedding, at intervals, until the worker has ended."""
         with suppress(PGStateError):
             while not self._control.join(_INDEX_SECONDS):
                 try:
@@ -115,13 +115,13 @@ class _Worker:
         raise NotImplementedError
 
     def _memories(self) -> list[Any]:
-        """Return the memory of each tenant that is being served, or else the memory of the state."""
+        """Return the memory of each tenant with an open part, or else the memory of the state."""
         with self._lock:
             parts = [*self._parts.values()]
         return [part.state.memory for part in parts] if self._control.serves_tenants else [self._memory]
 
     def _part_of(self, execution: RunExecution) -> Part:
-        """Return the `Part` of a run's tenant, with which the run is executed."""
+        """Return the `Part` of a run's tenant."""
         tenant = execution.tenant
         if tenant is None or tenant == self._tenant:
             return self._all.own
@@ -154,16 +154,16 @@ class _Worker:
 
 
 class Worker(_Worker):
-    """A worker that runs graphs in OS threads.
+    """A worker that executes runs in OS threads.
 
     Each run has a lease on its thread. A run that has lost its lease stores nothing. A blocking node cannot be
-    cancelled. When its run is stopped, the worker waits for the superstep boundary, at most for `drain_timeout`. Then
-    the worker goes on, and the node's result is not stored. A run that exceeds its `timeout` or `superstep_timeout`
-    ends without this wait. Other runs of the thread wait for the node, at most for `drain_timeout`.
+    cancelled. If a run is stopped, the worker waits at most `drain_timeout` for the superstep boundary. Later results
+    are not stored. A run that exceeds `timeout` or `superstep_timeout` ends at once. Other runs of the thread wait at
+    most `drain_timeout` for the node.
 
     Args:
         state: The state whose queue the worker serves. The state must stay open until the worker is closed.
-        graphs: Graphs by name, or factories that make a graph for each run. Compile them without a checkpointer, or
+        graphs: Graphs by name, or factories that make a graph for each run. Compile graphs without a checkpointer, or
             with the state's saver.
         options: See `WorkerOptions`.
 
@@ -183,8 +183,7 @@ class Worker(_Worker):
         try:
             self._start()
         except BaseException:
-            # Stop the control thread, which may have started. Python does not call `__exit__` after an error in
-            # `__enter__`.
+            # The control thread may have started, and Python does not call `__exit__` after an error in `__enter__`.
             self._control.drain()
             raise
         return self
@@ -197,7 +196,7 @@ class Worker(_Worker):
     def run_forever(self) -> int:
         """Work until SIGTERM or SIGINT, then drain. A second signal stops the worker at once.
 
-        Call it in the main thread.
+        Call this in the main thread.
 
         Returns:
             The exit code for a supervisor.
@@ -212,7 +211,7 @@ class Worker(_Worker):
         return self._run(once=True)
 
     def drain(self) -> None:
-        """Stop claiming runs, requeue the current runs at their next superstep boundaries, and wait for the end."""
+        """Stop claiming runs, requeue running runs at their next superstep boundaries, and wait for the end."""
         self._control.drain()
         self._control.join()
 
@@ -231,7 +230,7 @@ class Worker(_Worker):
         before = {number: signal.signal(number, self._signalled) for number in _SIGNALS} if is_main else {}
         try:
             self._start(once=once)
-            # The timeout lets Python call signal handlers.
+            # Wait with a timeout, so that Python can call signal handlers.
             while not self._control.join(0.5):
                 pass
         finally:
@@ -242,7 +241,7 @@ class Worker(_Worker):
 
     def _begin(self, executions: Sequence[RunExecution]) -> None:
         for execution in executions:
-            # Start a daemon thread, because threads of a thread pool would delay the interpreter's exit.
+            # Use a daemon thread, because threads of a thread pool delay the interpreter's exit.
             name = f"pgstate-run-{execution.key.run_id}"
             threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
 
@@ -254,7 +253,7 @@ class Worker(_Worker):
             memory.reindex()
 
     def _close_part(self, part: Part) -> None:
-        # A part closes in its own thread, because the control thread must renew leases meanwhile.
+        # Close the part in another thread, because the control thread must renew leases.
         thread = threading.Thread(target=part.close, name="pgstate-close", daemon=True)
         thread.start()
         self._closing = [*(one for one in self._closing if one.is_alive()), thread]
@@ -269,10 +268,10 @@ class Worker(_Worker):
 
 
 class AsyncWorker(_Worker):
-    """Async twin of `Worker`: runs graphs as tasks of the event loop in which it is entered.
+    """Async twin of `Worker`, which executes runs as tasks of the event loop.
 
-    Stopping cancels a run at once. Only a drain waits for the superstep boundary. A cancellation can leave OS threads
-    of `def` nodes behind. Other runs of the thread wait for these, at most for `drain_timeout`.
+    A stopped run is cancelled at once. Only a drain waits for the superstep boundary. OS threads of `def` nodes may go
+    on after the cancellation. Other runs of the thread wait at most `drain_timeout` for these OS threads.
     """
 
     def __init__(self, state: AsyncPGState, graphs: Mapping[str, Any], **options: Unpack[WorkerOptions]) -> None:
@@ -285,8 +284,7 @@ class AsyncWorker(_Worker):
         try:
             await asyncio.to_thread(self._start)
         except BaseException:
-            # Stop the control thread, which may have started. Python does not call `__aexit__` after an error or a
-            # cancellation in `__aenter__`.
+            # The control thread may have started, and Python does not call `__aexit__` after an error in `__aenter__`.
             self._control.drain()
             raise
         return self
@@ -314,7 +312,7 @@ class AsyncWorker(_Worker):
         await self.drain()
         for tenant in [*self._parts]:
             self._forget(tenant)
-        # Let the event loop begin the tasks that the control thread has scheduled.
+        # Let the event loop start the tasks that the control thread has scheduled.
         await asyncio.sleep(0)
         await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.to_thread(self._writer.close)
