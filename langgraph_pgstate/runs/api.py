@@ -193,7 +193,7 @@ class AsyncRuns(AsyncRunQueue):
             thread_id: Id of the thread.
             run_id: Id of the run.
             timeout: Seconds to wait. No limit by default.
-            is_known: Whether the run is known to have existed. If such a run is missing, it counts as rolled back.
+            is_known: Whether the run is known to have existed. A known run that is missing was rolled back.
 
         Returns:
             The values of all channels, including channels that are not in the graph's output schema. For an interrupted
@@ -246,8 +246,8 @@ class AsyncRuns(AsyncRunQueue):
     ) -> AsyncIterator[ThreadEvent]:
         """Yield the events of a thread's runs, past and live, one run after another, without end; see `join`.
 
-        By default, the events begin with the first unfinished run. If all runs have ended, they begin with the run that
-        ended last.
+        By default, the first events are those of the first unfinished run. If all runs have ended, the first events are
+        those of the run that ended last.
 
         Args:
             thread_id: The thread. The thread may have no runs yet.
@@ -292,7 +292,7 @@ class AsyncRuns(AsyncRunQueue):
                 `rollback` deletes the run with its checkpoints. If the run is cancelled several times, the first action
                 counts, but `rollback` always prevails.
             by: Name of the person who cancels the run, stored in an event of the kind `action`.
-            unless_retried_after: Do not cancel the run if a person has retried it after this time, by the database's
+            unless_retried_after: Refuse the action if a person has retried the run after this time, by the database's
                 clock. Pass for example `enqueued_at` of a run that `queued()` has returned.
 
         Returns:
@@ -356,7 +356,7 @@ class AsyncRuns(AsyncRunQueue):
         self._end_listener.close()
 
     async def discard(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
-        """Remove a run from the dead letters, so that it cannot be retried. Its history is kept.
+        """Remove a run from the dead letters, so that the run cannot be retried. The run's history is kept.
 
         Args:
             thread_id: Id of the thread.

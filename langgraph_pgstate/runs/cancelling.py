@@ -120,7 +120,7 @@ async def retry(
     by: str | None = None,
     within: timedelta | None = None,
 ) -> bool:
-    """Enqueue a run again that ended without success, and return whether it was enqueued; see `AsyncRuns.retry`.
+    """Enqueue an ended run again, and return whether the run was enqueued; see `AsyncRuns.retry`.
 
     One round trip. With `by`, one transaction of several round trips, which also stores an event.
     """
@@ -147,7 +147,7 @@ async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str,
     """Delete the request of an ended run, and return whether there was a request; see `AsyncRuns.discard`.
 
     One round trip. With `by`, one transaction of several round trips, which also stores an event. The lock of the
-    thread's row prevents that the run is retried at the same time.
+    thread's row keeps other transactions from retrying the run at the same time.
     """
     key = {"thread_id": thread_id, "run_id": run_id}
     statements: list[tuple[Query, Parameters]] = [

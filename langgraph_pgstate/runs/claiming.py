@@ -67,7 +67,7 @@ async def claim(
         parameters["limit"] = asked = min(limit - len(claims.runs), _MOST_RUNS)
         given = {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE}
         opening: list[Statement] = [(queries.open_keys, {**given, **accepted})] if ended else []
-        # A server crash may undo a claim whose commit does not wait for the disk. Then the runs are claimed again. With
+        # Without limits, the commit does not wait for the disk. After a server crash, lost runs are claimed again. With
         # limits, the commit waits, because a lost count of started runs would let the queue exceed its rate.
         begin = bounded_waits(queries, is_synced=claims.has_limits)
         # If data keys of the claimed runs are not loaded, the claim is undone, and repeated after the keys are loaded.
@@ -104,8 +104,8 @@ async def choose_isolated(
 ) -> str | None:
     """Choose a worker for the queue's next run that must be alone: the worker with the fewest runs.
 
-    Return `None` if no run of the given graphs must be alone. The chosen worker must claim no run until its own runs
-    have ended. Then the worker claims this run. One statement.
+    Return `None` if no run of the given graphs must be alone. The chosen worker waits until its own runs have ended,
+    and claims this run. One statement.
     """
     rows = await db.fetch(queries.list_isolated_workers, {"queue": queue, **_accepted(graphs, versions)})
     return next((row[0] for row in rows if not is_dead(row[0])), None)

@@ -67,8 +67,8 @@ class Cursor:
         is_first, self._is_first = self._is_first, False
         if is_first:
             self._check(page)
-        # Copy the list, because readers share pages. Drop each event before it is yielded, because the reader may wait
-        # long before it asks for the next event.
+        # Copy the list, because readers share pages. Keep no reference to a yielded event, because the reader may wait
+        # long for the next event.
         batches = [*reversed(page.batches)]
         page = page._replace(batches=[])
         while batches:

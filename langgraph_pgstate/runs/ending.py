@@ -1,4 +1,4 @@
-"""Operations that end, requeue or roll back a run. A worker executes them under the lease of its claim."""
+"""Operations by which a worker ends, requeues or rolls back a run, under the lease of the claim."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ async def finish(
     keep_for: float | None = None,
     then: RunRequest | None = None,
 ) -> bool:
-    """End a run, or requeue it for another attempt. Release its lease, and make the thread's next run ready.
+    """End a run, or requeue the run for another attempt. Release the lease, and make the thread's next run ready.
 
-    One transaction, usually in one round trip; safe to repeat. Like the other functions of this module, it waits only a
-    moment for a lock, and fails as `is_locked` describes.
+    One transaction, usually in one round trip; safe to repeat. The functions of this module wait only a moment for a
+    lock, and fail as `is_locked` describes.
 
     Args:
         status: `success`, `interrupted`, `error`, `cancelled` or `timeout`.
@@ -74,7 +74,7 @@ async def finish(
             the thread is in the queue. The run and its events stay for a minute, until `sweep`.
         keep_for: Seconds for which to renew the lease instead of releasing it, because code of the run still runs.
             Meanwhile no run of the thread is claimed.
-        then: A run of another thread to enqueue in the same transaction. If it cannot be enqueued, the run `key` ends
+        then: A run of another thread to enqueue in the same transaction. If this run is refused, the run `key` ends
             anyway.
 
     Returns:
@@ -206,7 +206,7 @@ async def _finish_with_thread(db: Connection, queries: Queries, key: RunKey, eve
     async with db.transaction():
         await db.fetch(*bounded_waits(queries))
         await db.execute(queries.release_leases, _keys([key]))
-        # Take the deletion's lock at once. Two transactions that both held a weaker lock first would then wait for each
+        # Take the deletion's lock at once. With a weaker lock, two transactions could hold the lock, and wait for each
         # other.
         await db.fetch(queries.lock_thread_for_update, {"thread_id": key.thread_id})
         for statement in append_statements(queries, events):

@@ -73,7 +73,7 @@ async def enqueue(
         if not supersedes and db.is_in_transaction:
             added = await db.fetch_together([*notification, *checks, enqueueing])
         elif not supersedes:
-            # `plan_lookups` sets the planner for the whole transaction, so it must not run in a caller's transaction.
+            # `plan_lookups` must not run in a caller's transaction, because it sets the planner until the commit.
             planning: Statement = (queries.plan_lookups, {})
             # Notify after the commit, because commits that notify wait for one another.
             added = await db.fetch_together([planning, *checks, enqueueing], *notification)

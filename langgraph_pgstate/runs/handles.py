@@ -1,4 +1,4 @@
-"""Handles of enqueued runs, by which callers wait for them."""
+"""Handles by which callers wait for enqueued runs."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class PollPauses:
     """The pauses of a `wait` between polls of a run. The first pauses are short.
 
     Attributes:
-        is_first: Whether the last pause was the first one.
+        is_first: Whether `next` has returned the first pause.
     """
 
     def __init__(self, thread_id: str, run_id: str, timeout: float | None) -> None:

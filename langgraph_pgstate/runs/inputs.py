@@ -14,7 +14,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.runs.options import DEFAULT_SIZE_LIMIT
 
-# Default values of fields. They are not stored.
+# Default values of fields, which are not stored.
 _LEFT_OUT: Final[Mapping[str, Any]] = {"config": {}, "metadata": {}, "on_completion": "keep", "stream_subgraphs": False}
 
 

@@ -88,7 +88,7 @@ class QueueFilter(DeadLetterFilter, total=False):
 
     Attributes:
         thread_id: Only runs of this thread.
-        status: Only `pending` or `running` ones.
+        status: Only `pending`, or only `running` runs.
     """
 
     thread_id: str | None

@@ -87,7 +87,7 @@ class AsyncNotifier:
 
     async def notify(self) -> None:
         """Async twin of `Notifier.notify`."""
-        # A pending task will notify. A task that was cancelled sends no notification, so it counts as done.
+        # A pending task will notify. A cancelled task is done, and will not notify.
         if self._waiting is not None and not self._waiting.done():
             return
         now = time.monotonic()

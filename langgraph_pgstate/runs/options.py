@@ -112,8 +112,8 @@ class EnqueueOptions(TypedDict, total=False):
         thread_id: The thread. By default, a new thread.
         run_id: The run's id. By default, a new id. A run that was enqueued under this id is not enqueued again.
         checkpoint_id: Checkpoint from which the run starts. By default, the thread's newest.
-        expected_head: Checkpoint that must be the thread's newest, both now and when the run begins. Otherwise the run
-            is refused. Not checked when the run is resumed.
+        expected_head: Checkpoint that must be the thread's newest, now and when the run begins. If the thread has
+            another newest checkpoint, the run is refused. Not checked when the run is resumed.
         config: Config of the run: `configurable`, `tags`, `metadata`, `recursion_limit` and others.
         context: Context of the graph, for `Runtime.context`.
         metadata: Metadata of the run, merged into the metadata of the config.
@@ -196,8 +196,9 @@ class WorkerOptions(TypedDict, total=False):
         adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over. Not by default.
         followed_by: A mapping from graphs to following graphs. When a run of a graph succeeds, a run of the following
             graph is enqueued in the same transaction, unless the thread is deleted. The input has the `thread_id` and
-            the `run_id` of the first run. The following run has the first run's owner, queue and key. Its own new
-            thread is deleted after success. It must be idempotent, because it has up to five attempts.
+            the `run_id` of the first run. The following run has the first run's owner, queue and key, and a new thread,
+            which is deleted after success. The following graph must be idempotent, because a run has up to five
+            attempts.
         repair: Called as `repair(state, input)` before a run with an input starts on a thread that has a state. Returns
             the input to use. By default, tool calls without a result get a result in the channel `messages`. `None`
             turns this off.

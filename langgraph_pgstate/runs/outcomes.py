@@ -51,9 +51,9 @@ async def get_outcome(
     *,
     is_known: bool = False,
 ) -> tuple[str, Any]:
-    """Return the status of a run, and its state as `AsyncRuns.wait` returns it. The state is empty before the end.
+    """Return the status of a run, and, after its end, the state that `AsyncRuns.wait` returns.
 
-    Four round trips. If the run has not ended, one.
+    Four round trips; one round trip if the run has not ended.
 
     Raises:
         RunFailedError: If the run ended with an error or exceeded its timeout.

@@ -68,7 +68,7 @@ class RunRequest:
         options: Retries, time limits and other options, as JSON types.
         data: The `RunInput`, encoded by `seal_input`.
         owner: Agent, user and tenant.
-        metadata: The metadata as JSON types; `None` if only `data` may hold them.
+        metadata: The metadata as JSON types; `None` if the serializer may encrypt values, so that only `data` has them.
         adopts: Whether to enqueue a run of this id that was recorded without the queue.
         start: Namespace and id of the checkpoint from which the run starts; `None` for the thread's newest.
         traceparent: The caller's span, whose trace contains the run.

@@ -94,7 +94,7 @@ class Tended(NamedTuple):
     Attributes:
         still: Runs that the worker still has. The worker has lost its other runs.
         cancels: Runs of `still` to cancel, with `cancel`, `interrupt` or `rollback`.
-        unknown: Runs of the worker whose claim had no response, so that the worker does not know the runs.
+        unknown: Runs that the worker does not know, because the response to the claim was lost.
         renewed: Runs of `still` whose leases were renewed. The other leases were locked.
     """
 
@@ -291,7 +291,7 @@ class StreamEvent:
     """An event of a run.
 
     Attributes:
-        id: The event's id. A reader that reconnects passes it as `last_event_id`. Ids are opaque.
+        id: The event's opaque id. A reader that reconnects passes this id as `last_event_id`.
         event: The stream mode of LangGraph. Further kinds of events are `metadata` at the start of each attempt, `gap`
             in place of events that are no longer stored, `error` before the end of a failed run, and `end`.
         namespace: Namespace of the subgraph, as in `graph.stream(…, subgraphs=True)`; empty for the graph itself.

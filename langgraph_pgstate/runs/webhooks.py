@@ -44,7 +44,7 @@ _log = logging.getLogger("langgraph_pgstate.webhooks")
 
 
 class AsyncWebhooks:
-    """Webhooks of runs. Workers deliver them. An application without a worker calls `deliver`.
+    """Webhooks of runs. Workers deliver webhooks. An application without a worker calls `deliver`.
 
     Args:
         database: The database.
@@ -140,7 +140,7 @@ class WebhookThread:
         self._thread.start()
 
     def wake(self, tenant: str | None) -> None:
-        """Search for due webhooks at once. With `of_tenants`, search for those of a tenant."""
+        """Search for due webhooks at once; with `of_tenants`, only for webhooks of this tenant."""
         if self._of_tenants and tenant is not None and tenant not in self._named:
             self._named.append(tenant)
         self._wake.set()

@@ -29,7 +29,7 @@ _RUN_IDS: Final = uuid5(NAMESPACE_URL, "langgraph-pgstate:schedules")
 async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[str]:
     """Return schedules whose next tick has come, the longest due first. One round trip, or several.
 
-    Schedules whose ticks this machine cannot compute are skipped. They stay due, and would otherwise fill each page.
+    Skip schedules whose ticks this machine cannot compute. Such schedules stay due, and could fill each page.
     """
     found: list[str] = []
     at, last = FIRST, ""

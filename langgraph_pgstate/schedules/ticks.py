@@ -74,8 +74,8 @@ def due_ticks(
         zone: Time zone of the expression.
         next_at: The first tick that no process has handled.
         now: The time.
-        missed: Which ticks up to `now` are returned. `skip`: the newest tick, if it is less than a minute late. `once`:
-            the newest tick. `all`: the newest hundred ticks.
+        missed: Which ticks up to `now` are returned. `skip`: the newest tick, if less than a minute late. `once`: the
+            newest tick. `all`: the newest hundred ticks.
         end_at: Time after which there are no ticks.
     """
     until = now if end_at is None else min(now, end_at)

@@ -20,8 +20,9 @@ class ScheduleAccess(TypedDict, total=False):
 
     Attributes:
         scope: Only schedules whose metadata contain these items.
-        owner_id: Of the schedules without a thread, only those of this user of the server.
-        thread_scope: Of the schedules with a thread, only those whose thread has metadata with these items.
+        owner_id: Only schedules of this user of the server. Schedules with a thread are not filtered.
+        thread_scope: Only schedules of threads whose metadata contain these items. Schedules without a thread are not
+            filtered.
     """
 
     scope: Scope | None
