@@ -61,7 +61,8 @@ async def fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -
 
     Raises:
         ConfigurationError: If this machine cannot compute the ticks. The schedule stays due for other machines.
-        EncryptionError: If the schedule does not decrypt. It stays due, too. Also if a master key does not answer.
+        EncryptionError: If the schedule cannot be decrypted. The schedule stays due. Also if a master key does not
+            respond.
     """
     try:
         return await _fire(db, queries, codec, name)

@@ -30,7 +30,6 @@ UPDATE /*schema*/schedules SET
 WHERE name = :name::text;
 
 -- name: set_schedule_error
--- Store the reason why this machine cannot compute the next tick of a schedule. The schedule stays due for other
--- machines.
+-- Store the reason why this machine cannot fire a schedule. The schedule stays due for other machines.
 UPDATE /*schema*/schedules SET last_error = :error::text
 WHERE name = :name::text AND last_error IS DISTINCT FROM :error;

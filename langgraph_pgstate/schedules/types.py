@@ -119,7 +119,7 @@ class Schedule:
         last_at: The last tick that was not skipped, if any.
         last_thread_id: The thread of `last_run_id`.
         last_run_id: The last run that the schedule enqueued.
-        last_error: Why the run at `last_at` was refused, or why the next tick cannot be computed.
+        last_error: Why the run at `last_at` was refused, or why a machine cannot fire the schedule.
         created_at: Time of creation.
         updated_at: Time of the last change, pause or resumption.
         is_paused: Whether the schedule is paused.

@@ -251,7 +251,9 @@ def load_graphs(specs: Sequence[str], directory: Path | None = None) -> dict[str
             raise ConfigurationError(f"a graph must be named like agent.py:graph or name=agent.py:graph, not {spec!r}")
         name = given or (Path(path).stem if _is_file(path) else path.rpartition(".")[2])
         if name in found:
-            raise ConfigurationError(f"graphs must have different names, but two are {name!r}. Rename one: new={place}")
+            raise ConfigurationError(
+                f"graphs must have different names, but two graphs have the name {name!r}. Rename one: other={place}"
+            )
         found[name] = GraphSource(name, _load(path, variable, directory or Path.cwd()))
     return found
 
