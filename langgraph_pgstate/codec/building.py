@@ -146,8 +146,8 @@ class Types:
             _warned.add(key)
             if why := self._why_unreadable(kind):
                 _logger.warning(
-                    "%s.%s is stored, and a new process could not read it back: %s. Define it at the top of a module "
-                    "as a dataclass, pydantic model, enum or named tuple, or name it in allowed_types",
+                    "%s.%s is stored, and a new process could not read it back: %s. Define the type at the top of a "
+                    "module as a dataclass, pydantic model, enum or named tuple, or name the type in allowed_types",
                     *key,
                     why,
                 )

@@ -19,7 +19,7 @@ from langgraph_pgstate.codec.messages import SHAPES
 from langgraph_pgstate.langgraph_compat import TEXT, TUPLE, convert, parts_of
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None), bytes})
-# These options pass each value that JSON lacks to `default`, or raise an error.
+# With these options, ormsgpack passes values of types that JSON lacks to `default`, or raises an error.
 _SURE_OPTIONS: Final = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_PASSTHROUGH_DATETIME
@@ -40,7 +40,7 @@ def encode_surely(value: Any) -> bytes | None:
     try:
         data = ormsgpack.packb(value, default=_encode_part, option=_SURE_OPTIONS)
         if any(one in data for one in _BYTES):
-            # Refuse a bytearray, because msgpack would encode it as bytes.
+            # orjson refuses bytes and bytearrays. msgpack would encode a bytearray as bytes.
             orjson.dumps(value, default=_pass_message)
     except (ormsgpack.MsgpackEncodeError, TypeError):
         return None

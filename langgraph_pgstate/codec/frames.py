@@ -52,13 +52,13 @@ _LARGE_HASH_LOG = 12
 # Prose, base64 and numbers hardly repeat. A tiny hash table halves the time of their compression, and makes compressed
 # prose a fifth larger.
 _PROSE_HASH_LOG = 6
-# A sample from the middle decides between the two tables. Records, code, HTML and logs shrink to 0.48 of their size or
-# less, prose to 0.51 or more.
+# A sample from the middle of a large value decides which hash table is used. Records, code, HTML and logs shrink to
+# 0.48 of their size or less, prose to 0.51 or more.
 _SAMPLE_SIZE = 4 * 1024
 _MAX_REPETITIVE = 0.5
-# Decompression allocates as much memory as a frame states, and a frame of 2 KB can state 5 GB. A frame may state at
-# most the larger of two limits: a number of bytes, and a multiple of its own size. Content above this limit is stored
-# uncompressed.
+# A frame states the size of its content, and decompression allocates this much memory. A frame of 2 KB can state 5 GB.
+# So a frame may state at most `MOST_BYTES`, or `_MOST_TIMES` its own size if that is more. Content above this limit is
+# stored uncompressed.
 MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_TIMES: Final = 64
 # Short-lived content up to this size is stored raw.
@@ -68,7 +68,7 @@ _MAX_SHORT_LIVED_RAW = 12 * 1024
 _MAGICLESS: Final = zstandard.FORMAT_ZSTD1_MAGICLESS
 _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
-# A valid frame of each compressed kind, with its content.
+# For each compressed kind, a valid frame with the content `_WHOLE_CONTENT`.
 _WHOLE_CONTENT: Final = b"langchain_core.messages.human " * 4
 _CORE = bytes.fromhex("24782d0100f06c616e67636861696e5f636f72652e6d657373616765732e68756d616e2001005e989413688a980f")
 _WHOLE: Final = {
@@ -130,8 +130,8 @@ def _dictionary() -> bytes:
     return resources.files(__name__.rpartition(".")[0]).joinpath("frames1.zdict").read_bytes()
 
 
-# Contexts are slow to make and not thread-safe. They are pooled instead of kept for each thread, because LangGraph runs
-# each invocation's puts in new threads. If compressing raises, the used contexts are dropped.
+# Contexts are slow to make and not thread-safe, so they are pooled. One context for each thread would not help, because
+# LangGraph runs each invocation's puts in new threads.
 _idle: list[_Contexts] = []
 
 
@@ -234,7 +234,8 @@ def unpack(frame: bytes, where: str) -> bytes:
     except (zstandard.ZstdError, MemoryError) as error:
         if frame is not _WHOLE[kind] and not _can_decompress(kind):
             raise UnreadableFormatError(
-                where, f"zstandard {zstandard.__version__} does not decompress it ({error}): install 0.23 or newer"
+                where,
+                f"zstandard {zstandard.__version__} does not decompress its frame ({error}): install 0.23 or newer",
             ) from error
         # A `MemoryError` means damage, too: the frame states more content than fits into memory.
         raise CorruptStateError(where, f"its frame does not decompress ({error})") from error

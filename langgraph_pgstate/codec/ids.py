@@ -15,7 +15,7 @@ from functools import partial
 _SEGMENT_BITS = 31
 _REVISION_BITS = 53
 
-# Use a separate generator, because nodes may seed Python's, and a forked process must not repeat its parent's sequence.
+# Use a separate generator, because nodes may seed Python's own. A forked process must not repeat its parent's ids.
 _generator = random.Random()  # nosec B311 # ids are no secrets
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_generator.seed)

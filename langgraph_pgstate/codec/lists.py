@@ -11,13 +11,13 @@ from typing import ClassVar, Final
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
 
-# Number of small runs at the end of a list that are written again as one run, so that few segments have to be read.
+# If a list ends in this many small runs, they are stored again as one. Otherwise a read would need many segments.
 MERGE_AT: Final = 64
-# Size at which a new segment is full. It is small, because reading one element reads the whole segment.
+# Size at which a new segment is full. A small size is good, because reading one element reads the whole segment.
 SEGMENT_BYTES: Final = 64 * 1024
 # A run of this size is not merged with other runs.
 _SMALL_BYTES: Final = SEGMENT_BYTES // 8
-# A list that edits and removals have split into more runs is written again in full.
+# If edits and removals split a list into more runs than this, the list is stored again in full.
 _MAX_RUNS: Final = 128
 _MAX_RUNS_SHARE: Final = 24
 

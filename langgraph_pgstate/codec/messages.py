@@ -250,14 +250,14 @@ def decoding_hook(
         shape = shapes.get(data[:_HEAD_SIZE]) if code == _EXTENSION_PYDANTIC else None
         if shape is None or not data.startswith(shape.prefix) or not data.endswith(_SUFFIX):
             return fallback(code, data)
-        # The fingerprint of a message in memory is computed from the same bytes.
+        # The digest is made from these bytes, as for a message in memory.
         packed = data[len(shape.prefix) : -len(_SUFFIX)]
         try:
             message = (shape.rebuild if were_plain else shape.build)(
                 unpack(packed, ext_hook=note, option=UNPACK_OPTIONS)
             )
         except Exception:
-            # The serializer did not write these bytes, so its own hook handles them.
+            # Another program wrote these bytes, so let the serializer's own hook decode them.
             message = None
         if message is None:
             nested.clear()

@@ -92,7 +92,7 @@ def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
     if kind is float:
         return (value, _is_exact(value)) if math.isfinite(value) else (None, False)
     if kind is list or kind is tuple:
-        # A tuple counts as exact, because every saver returns it as a list.
+        # All savers return tuples in metadata as lists, so a list represents a tuple well enough.
         items = [to_json(item, depth + 1) for item in value]
         return [item for item, _ in items], all(is_exact for _, is_exact in items)
     if kind is dict:
@@ -106,7 +106,7 @@ def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
 
 
 def _is_exact(value: float) -> bool:
-    # jsonb has no negative zero. It returns 1e16 as an integer, without point or exponent.
+    # jsonb has no negative zero, and returns 1e16 as an integer, without point or exponent.
     return -1e16 < value < 1e16 and (value != 0 or math.copysign(1, value) > 0)
 
 

@@ -46,7 +46,7 @@ class OpaqueCodec(ValueCodec):
         """Return a stored value as a list of encoded elements if splitting is worthwhile, else as `Encoded`."""
         if type_ == MSGPACK and self.is_native:
             elements = split_elements(data)
-            # A number is smaller than its fingerprint.
+            # Do not split a list of numbers, because a number is smaller than its fingerprint.
             if elements and len(elements[0]) > 9:
                 return elements
         return Encoded(type_, data)
@@ -60,7 +60,7 @@ class OpaqueCodec(ValueCodec):
         return Encoded(type_, data)
 
     def encode_element(self, channel: str, element: bytes) -> tuple[bytes, bool]:
-        # The element was not inspected, so do not call it plain.
+        # False, because it is not known whether the element is a plain message.
         return element, False
 
     def decode_elements(self, payload: bytes, where: str) -> tuple[list[bytes], bytes]:

@@ -141,8 +141,8 @@ def state_serializer(
         return StateSerializer(allowed, strict=strict)
     if strict or allowed:
         raise ConfigurationError(
-            "allowed_types and strict apply only to LangGraph's own serializer; configure the serializer that you "
-            "passed as serde= itself"
+            "allowed_types and strict must not be given together with serde=, because they apply only to LangGraph's "
+            "own serializer: configure the serializer that you pass"
         )
     return serde
 

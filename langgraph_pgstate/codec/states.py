@@ -243,7 +243,7 @@ def _check_segments(data: bytes, segment_ids: Sequence[int], where: str) -> byte
     """Return a decrypted state without its list of segments. Raise if the row names other segments."""
     count = int.from_bytes(data[1 : 1 + _COUNT_BYTES], "big")
     if count > len(segment_ids) or _digest(segment_ids[:count]) != data[1 + _COUNT_BYTES : _LISTED_BYTES]:
-        raise DecryptionError(where, "the segments of its row must be those that it was encrypted with")
+        raise DecryptionError(where, "the segments of its row must be those with which the state was encrypted")
     return data[_LISTED_BYTES:]
 
 

@@ -43,8 +43,8 @@ from langgraph_pgstate.langgraph_compat import (
 # Types for values that msgpack cannot represent. A type of the serializer never contains a slash.
 TYPE_STR: Final = "pgstate/str"
 TYPE_INT: Final = "pgstate/int"
-# The prefix of the stored type if the caller's own serializer would lose types. The serializer then gets a byte string
-# with exact msgpack.
+# The prefix of the stored type if the caller's own serializer would lose types. The caller's serializer then encodes a
+# byte string that contains exact msgpack.
 TYPE_EXACT: Final = "pgstate/exact/"
 _WHOLE: Final = frozenset({str, bytes, bytearray})
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
@@ -53,7 +53,7 @@ _GENERIC_SEED = secrets.randbits(64)
 _FIELDS, _EXTRA = attrgetter("__dict__"), attrgetter("__pydantic_extra__")
 _TYPE_CODES = {cls: code for code, cls in enumerate(SHAPES)}
 
-# The byte before an array of only plain messages. No msgpack value begins with it.
+# The byte before an array of only plain messages. No msgpack value begins with this byte.
 PLAIN_MARK: Final = b"\xc1"
 
 # ormsgpack's message for any exception of an extension hook, including Ctrl-C.
@@ -111,7 +111,7 @@ class ValueCodec:
         own = self.serde if isinstance(self.serde, StateSerializer) else None
         self._refusing_serde = None if own is None or own.is_lenient or not refuse_unsafe else own
         self.is_native = own is not None or (type(self.serde) is JsonPlusSerializer and not has_own_hook(self.serde))
-        # Only `dumps_exactly` stores tuples, so LangGraph's serializer must be allowed to build tuples.
+        # `dumps_exactly` stores tuples, which LangGraph's serializer builds only if they are allowed.
         self._decoding = with_msgpack_allowlist(self.serde, [TUPLE]) if self.is_native and own is None else self.serde
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> ValueCodec:
@@ -230,7 +230,7 @@ class ValueCodec:
             except ValueError as error:
                 if str(error) != _HOOK_FAILED:
                     raise
-                # If the bytes are the cause, decoding them again raises the error again.
+                # If damaged bytes caused the error, this raises the error again. Otherwise the cause was Ctrl-C.
                 self.serde.loads_typed((type_, data))
                 raise KeyboardInterrupt from None
 
@@ -266,7 +266,7 @@ class ValueCodec:
             except ValueError as error:
                 if str(error) != _HOOK_FAILED:
                     raise
-                # If the bytes are the cause, decoding them again raises the error again.
+                # If damaged bytes caused the error, this raises the error again. Otherwise the cause was Ctrl-C.
                 self._unpack(array, None)
                 raise KeyboardInterrupt from None
             if type(elements) is not list:

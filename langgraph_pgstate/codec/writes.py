@@ -18,7 +18,7 @@ from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import CorruptStateError
 
-# The number that orders a task's writes, the channel, the type and the bytes.
+# A write: its number among the task's writes, its channel, its type and its bytes.
 Write = tuple[int, str, str, bytes]
 
 

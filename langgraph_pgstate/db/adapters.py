@@ -28,19 +28,20 @@ P = ParamSpec("P")
 PsycopgConnection = psycopg.Connection[Any]
 AsyncPsycopgConnection = psycopg.AsyncConnection[Any]
 
-# With this timeout, a process that stops inside a transaction (a frozen machine, a blocked event loop) loses its
-# session and its locks.
+# A process can stop inside a transaction, for example on a frozen machine. This timeout then ends the session, which
+# releases the locks.
 _IDLE_TIMEOUT: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
 _ADAPTER: Final = "_pgstate_adapter"
-# Seconds after which psycopg wakes from a wait for the server, to notice time limits (`within`) and Ctrl-C.
+# psycopg waits for the server in steps of this many seconds. After each step, it checks time limits (`within`) and
+# Ctrl-C.
 _CHECK_SECONDS: Final = 0.1
 # Seconds to wait for the response to an empty statement. Without a response, the connection counts as lost.
 _PING_SECONDS: Final = 3.0
 _MAX_CURSORS: Final = 64
-# Seconds for which a connection remembers a fact about the database.
+# Seconds for which `recall` returns a remembered fact about the database.
 _KNOWN_SECONDS: Final = 10.0
-# Iterations of the event loop for which `give_way` waits. With `stream_eager`, LangGraph needs five iterations from the
-# put of a run's input to the start of the first node.
+# `give_way` waits for this many iterations of the event loop. With `stream_eager`, LangGraph needs five iterations to
+# start the first node after the put of a run's input.
 _TURNS: Final = 5
 
 
@@ -81,7 +82,7 @@ class BlockingConnection:
         self.connection = connection
         self.keys: KeyRing | None = None
         self._statements = Statements(connection)
-        # True inside a transaction or savepoint of this adapter in which the tenant is set.
+        # Whether this adapter is inside a transaction in which it has set the tenant.
         self._names_tenant = False
         self._facts = _Facts()
         self._cursors: dict[bytes, psycopg.RawCursor[Any]] = {}
@@ -140,7 +141,7 @@ class BlockingConnection:
             answer = self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
             return answer.command_tuples or 0
-        # In the caller's pipeline, the result would arrive only with the next sync. An inner pipeline ends with a sync.
+        # In the caller's pipeline, results arrive only with the next sync. The end of an inner pipeline is a sync.
         with self.connection.pipeline() if _is_in_pipeline(self.connection) else nullcontext():
             cursor = self._execute_walled(query, parameters)
         return cursor.rowcount
@@ -240,8 +241,8 @@ class BlockingConnection:
 
     def _execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[psycopg.RawCursor[Any]]:
         connection = self.connection
-        # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside a caller's transaction, a
-        # savepoint keeps an error from aborting the whole transaction.
+        # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside the caller's transaction, use
+        # a savepoint. Otherwise an error would abort the caller's transaction.
         begins = not self.is_in_transaction
         framing = psycopg.RawCursor(connection)
         cursors = []
@@ -266,7 +267,7 @@ class BlockingConnection:
                             if begins:
                                 framing.execute(COMMIT, prepare=False)
                         except psycopg.Error as error:
-                            # Raise the error later, because psycopg would warn about the end of an aborted pipeline.
+                            # Raise the error after the pipeline has ended. Otherwise psycopg would log a warning.
                             refused = error
                             with suppress(psycopg.Error):
                                 pipeline.sync()
@@ -276,7 +277,8 @@ class BlockingConnection:
                     raise refused
         except BaseException:
             if begins and self.is_in_transaction:
-                # psycopg's own rollback also forgets prepared statements, some of which the server has skipped.
+                # `rollback` also clears psycopg's list of prepared statements. The server may have skipped some of the
+                # statements.
                 connection.rollback()
             raise
         return cursors
@@ -331,7 +333,7 @@ def run_blocking(operation: Awaitable[T]) -> T:
         result: T = stop.value
         return result
     coroutine.close()
-    raise RuntimeError(f"{coroutine!r} suspended: an operation may await only its connection")
+    raise RuntimeError(f"an operation must await only its connection, but {coroutine!r} suspended")
 
 
 class AsyncConnection:
@@ -343,7 +345,7 @@ class AsyncConnection:
         self.connection = connection
         self.keys: KeyRing | None = None
         self._statements = Statements(connection)
-        # True inside a transaction or savepoint of this adapter in which the tenant is set.
+        # Whether this adapter is inside a transaction in which it has set the tenant.
         self._names_tenant = False
         self._facts = _Facts()
         self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
@@ -529,7 +531,7 @@ class AsyncConnection:
                             if begins:
                                 await framing.execute(COMMIT, prepare=False)
                         except psycopg.Error as error:
-                            # Raise the error later, because psycopg would warn about the end of an aborted pipeline.
+                            # Raise the error after the pipeline has ended. Otherwise psycopg would log a warning.
                             refused = error
                             with suppress(psycopg.Error):
                                 await pipeline.sync()
@@ -652,20 +654,20 @@ def _check_encoding(connection: PsycopgConnection | AsyncPsycopgConnection) -> N
     """Refuse a caller's connection with the client encoding SQL_ASCII, because text would arrive as bytes."""
     if connection.pgconn.parameter_status(b"client_encoding") == b"SQL_ASCII":
         raise ConfigurationError(
-            "the connection's client_encoding must be UTF8, got SQL_ASCII, the default for databases with this "
-            "encoding: connect with client_encoding=utf8"
+            "the connection's client_encoding must be UTF8, got SQL_ASCII, the default for SQL_ASCII databases: "
+            "connect with client_encoding=utf8"
         )
 
 
 def _keep_cursor(cursors: dict[bytes, T], text: bytes, cursor: T) -> None:
-    # A connection that serves many schemas must not keep cursors for all schemas.
+    # Limit the memory of a connection that serves many schemas.
     if len(cursors) >= _MAX_CURSORS:
         cursors.clear()
     cursors[text] = cursor
 
 
 def _free_result(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
-    # Otherwise the connection would keep the last state in memory.
+    # Without this, the cursor would keep its last result in memory, such as a large state.
     if cursor.pgresult is not None:
         cursor.pgresult.clear()
 

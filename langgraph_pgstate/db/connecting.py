@@ -25,13 +25,12 @@ from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.options import PoolSettings
 
 DEFAULT_PREPARE_THRESHOLD = 5
-# Options with which libpq detects a vanished server (failover, a dropped NAT entry) within a minute instead of two
-# hours.
+# With these options, libpq detects a vanished server within a minute. By default, this can take two hours.
 _NETWORK = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
-# Seconds until another attempt to reach a host that does not respond.
+# Maximum number of seconds to wait for a host to accept a connection.
 _CONNECT_TIMEOUT = 10
-# Seconds after which a pool that cannot connect gives up; `_connect_again` then lets the pool begin again. A short time
-# keeps the delays between attempts short, because psycopg doubles the delay until the pool gives up.
+# psycopg doubles the delay after each failed attempt to connect. After this many seconds, psycopg calls
+# `_connect_again`, which starts with a short delay again.
 _RECONNECT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
 _OWN: Final = "_pgstate_own"
@@ -371,9 +370,7 @@ def dsn_of(
         info = connection.info
         return make_conninfo(info.dsn, **({"password": info.password} if info.password else {}))
     if pool is None or not isinstance(pool.conninfo, str):
-        raise ConfigurationError(
-            "further connections need a connection string: open the state with a connection string or a pool"
-        )
+        raise ConfigurationError("this call opens more connections: open the state with a connection string or a pool")
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     kwargs = pool.kwargs if isinstance(pool.kwargs, dict) else {}
     return make_conninfo(pool.conninfo, **{name: value for name, value in kwargs.items() if name in known})

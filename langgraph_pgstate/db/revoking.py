@@ -39,11 +39,11 @@ def interrupt(connection: PsycopgConnection) -> bool:
 def revoke(connection: PsycopgConnection) -> None:
     """Close a connection, even if another thread uses it, and roll back its transaction."""
     _shut_down(connection)
-    # The shutdown wakes a thread that waits inside libpq, and the thread releases the lock. A thread that keeps the
-    # lock longer is not inside libpq, so the connection can be closed.
+    # `_shut_down` wakes a thread that waits inside libpq, and that thread then releases the lock. A thread that keeps
+    # the lock longer is not inside libpq, so closing the connection is safe.
     held = connection.lock.acquire(timeout=_WAIT_SECONDS)
     try:
-        # `close()` may return the connection to its pool instead.
+        # Not `close()`, which may return the connection to its pool.
         connection.pgconn.finish()
     finally:
         if held:
@@ -79,5 +79,5 @@ def _shut_down(connection: PsycopgConnection | AsyncPsycopgConnection) -> None:
     except OSError as error:
         _log.debug("the connection was lost before it was revoked: %s", error)
     finally:
-        # libpq closes the descriptor.
+        # Detach, because libpq will close the descriptor.
         duplicate.detach()

@@ -74,9 +74,7 @@ def wait_on_loop(loop: asyncio.AbstractEventLoop | None, coroutine: Coroutine[An
                 f"{name} needs the event loop of this {owner}, which is not running; in a program without an event "
                 f"loop, use {twin}"
             )
-        raise BlockingCallError(
-            f"a blocking call on the event loop's thread would wait for itself: await {name}(...), or use {twin}"
-        )
+        raise BlockingCallError(f"{name} must not block the thread of its event loop: await {name}(...), or use {twin}")
     return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 

@@ -35,10 +35,9 @@ BEGIN, COMMIT, _ROLLBACK = b"BEGIN", b"COMMIT", b"ROLLBACK"
 _SQLSTATE: Final = DiagnosticField.SQLSTATE
 # Attribute of a connection that holds its prepared statements.
 _PREPARED: Final = "_pgstate_prepared"
-# The SQLSTATE if a statement of this name is prepared already. A name stands for one text, so the prepared statement
-# can be used.
+# The SQLSTATE if a statement of this name is prepared already. The name stands for only one text, so use the statement.
 _DUPLICATE: Final = "42P05"
-# The SQLSTATEs if the prepared statement no longer exists (DISCARD ALL) or no longer fits its tables.
+# The SQLSTATEs if a prepared statement no longer exists (DISCARD ALL), or if its tables have changed.
 _OUTDATED: Final = ("26000", "0A000")
 
 
@@ -128,7 +127,7 @@ class Statements:
         transformer = self._transformer
         transformer.set_pgresult(answer)
         rows: Rows = transformer.load_rows(0, answer.ntuples, tuple)
-        # Otherwise the connection would keep the last state in memory.
+        # Without this, the connection would keep its last result in memory, such as a large state.
         transformer.set_pgresult(None)
         answer.clear()
         return rows
@@ -187,7 +186,7 @@ class Statements:
             if tenant is None:
                 pipeline.add_optional(query.text, *arguments)
             else:
-                # These two statements run in one transaction, which the sync ends.
+                # The server runs these two statements as one transaction, which ends at the sync.
                 pipeline.add_optional(SETTING.text, [tenant.encode()], [_TEXT])
                 pipeline.add_optional(self.form_of(query), *arguments)
         error = yield from pipeline.run(is_left_open=before_commit is not None)
@@ -425,21 +424,22 @@ def _exchange(
         for send in sending:
             send()
         pgconn.pipeline_sync()
-        # This call also reads results. Otherwise client and server could wait for each other to read.
+        # This call also reads results. Without reading, client and server could wait for each other forever.
         yield from generators.send(pgconn)
-        # Read up to the result of the sync. An optional statement commits with the sync, so its failure may come late.
+        # Read up to the result of the sync. The sync commits an optional statement, so the error may come just before.
         while not answers or answers[-1].status != _SYNCED:
             answers.append((yield from generators.fetch_many(pgconn))[-1])
         is_complete = True
     except psycopg.OperationalError as error:
         for answer in (*answers, *_take_buffered(pgconn)):
             if answer.status == _FAILED and _code(answer):
-                # Only the server's own errors have a code. This one says why the server ended the session.
+                # Errors with a code come from the server. Such an error says why the server ended the session.
                 raise errors.error_from_result(answer) from error
         raise
     finally:
         if not is_complete:
-            # The connection is lost or abandoned. Sent statements cannot be undone, so close the connection.
+            # The connection is lost, or the caller was interrupted. Sent statements cannot be taken back, so close the
+            # connection.
             pgconn.finish()
     pgconn.exit_pipeline_mode()
     if pgconn.transaction_status in OPEN and not (is_left_open and all(one.status != _FAILED for one in answers)):
@@ -497,7 +497,7 @@ def _encode(query: Query, parameters: Parameters) -> tuple[list[bytes | None], l
         elif kind is bool:
             value = b"t" if value else b"f"
         elif kind is float:
-            # PostgreSQL reads Python's form of numbers, including infinities and NaN.
+            # PostgreSQL can read numbers in Python's form, including infinities and NaN.
             value = b"%a" % value
         elif value is not None:
             return None

@@ -30,17 +30,17 @@ _TEMPORARY = (
     *("remaining connection slots", "timeout", "pause failed", "server down", "server_login_retry", "terminat"),
     *("no more connections allowed", "connections exceeded", "resources exhaustion", "out of memory", "disconnect"),
 )
-# Messages of permanent refusals. A message in neither list counts as temporary, because it may be in another language.
+# Messages of permanent refusals. Any other message counts as temporary, because it may be in another language.
 _PERMANENT = (
     *("authentication failed", "auth failed", "password", "does not exist", "no such", "not found", "pg_hba.conf"),
     *("not permitted", "not allowed", "denied", "rejected", "not currently accepting", "disabled", "required"),
     *("unsupported", "unrecognized", "invalid", "no credentials", "no pool", "config"),
 )
-# Messages of connection attempts that would fail again, without a response of the server.
+# Messages if no server responded, and another attempt would fail again.
 _UNKNOWN_HOST = ("Name or service not known", "nodename nor servname", "Name does not resolve", "No such host is known")
 _NO_TLS = ("certificate", "does not support SSL", "SSL was required")
-# PgBouncer gives this SQLSTATE whenever it closes a connection. Only messages with `_CLIENT_ERRORS` mean an error of
-# the client.
+# PgBouncer gives this SQLSTATE whenever it closes a connection. The client is at fault only if the message contains one
+# of `_CLIENT_ERRORS`.
 _PROTOCOL_VIOLATION = "08P01"
 _CLIENT_ERRORS = ("prepared statement", "packet", "pkt")
 _READ_ONLY = "25006"
@@ -66,7 +66,7 @@ def translate(error: Exception, schema: str) -> PGStateError:
     if isinstance(error, pg.UndefinedTable | pg.InvalidSchemaName):
         return SchemaMissingError(schema)
     if isinstance(error, pg.ObjectNotInPrerequisiteState) and error.diag.constraint_name == "pgstate_tenant":
-        return TenantError(f"{message}: run `pgstate tenancy` or move_to_tenants; the application may run meanwhile")
+        return TenantError(f"{message}: run `pgstate tenancy` or move_to_tenants (the application may keep running)")
     if _is_of_tenants(error):
         return TenantError(
             f"the tables in schema {schema!r} keep tenants apart, but no tenant is named, or the row belongs to "
@@ -82,8 +82,8 @@ def translate(error: Exception, schema: str) -> PGStateError:
     if is_read_only(error):
         return UnavailableError(
             f"PostgreSQL refuses to write ({message}): the server is a standby or no longer the primary, or the "
-            "session is read-only. A DSN that names every server, with target_session_attrs=read-write, leads to the "
-            "primary",
+            "session is read-only. To reach the primary, name every server in the DSN, with "
+            "target_session_attrs=read-write",
             code,
         )
     if not code and str(error).startswith(_NOT_CONNECTED):
@@ -102,7 +102,7 @@ def translate(error: Exception, schema: str) -> PGStateError:
 def _is_of_tenants(error: psycopg.Error) -> bool:
     """Return whether a statement was refused because no tenant was set, or its row belongs to another tenant."""
     if isinstance(error, pg.InvalidColumnReference):
-        # If tables keep tenants apart, their keys begin with the tenant, and no key fits an ON CONFLICT without it.
+        # If tables keep tenants apart, their keys begin with the tenant. An ON CONFLICT without the tenant fits no key.
         return "ON CONFLICT" in _first_line(error)
     if isinstance(error, pg.InsufficientPrivilege):
         return error.diag.constraint_name == "pgstate_tenant" or "row-level security" in _first_line(error)
@@ -196,8 +196,8 @@ def is_connection_loss(error: psycopg.Error) -> bool:
         return False
     if code.startswith(_UNAVAILABLE_CODES):
         return True
-    # Failures that libpq notices itself have no code. psycopg raises an OperationalError, or a DatabaseError if libpq
-    # reports the failure as the result of a statement.
+    # Failures that libpq itself notices have no code. psycopg usually raises an OperationalError, and a DatabaseError
+    # if libpq reports the failure as a statement's result.
     own = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or type(error) is psycopg.DatabaseError
     return own and not code
 

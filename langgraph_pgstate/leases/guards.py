@@ -70,7 +70,7 @@ class Guard:
         """Return the statements to send ahead of a checkpoint."""
         is_first = self.head and parent is None
         held_id = parent.checkpoint_id if self.head and parent is not None else None
-        # Without a parent, there is no parent's row to lock. The thread's row is locked instead, so it must exist.
+        # A first checkpoint has no parent whose row can be locked. The thread's row is locked instead, and must exist.
         found = self._hold(queries, address, held_id, makes_thread=is_first or (self.thread and parent is None))
         if is_first:
             found.append((queries.check_empty, {**_key(address), "own_id": address.checkpoint_id}))
@@ -95,7 +95,7 @@ class Guard:
         if makes_thread or self.makes_thread:
             found.append((queries.make_thread, key))
             if self.thread:
-                # Check this first, so that the error of a deleted thread does not say that the lease was lost.
+                # Check this first. Otherwise the error for a deleted thread would be that the lease was lost.
                 found.append((queries.check_deleted, key))
         if self.thread or self.fencing_token is not None or held_id is not None:
             parameters = {
@@ -170,7 +170,7 @@ def is_explicit_fork(config: Mapping[str, Any], source: Any) -> bool:
     if names_past(config):
         return True
     configurable = configurable_of(config)
-    # A put without a parent forks if it copies a first checkpoint, or if it begins a subgraph while its graph replays.
+    # A put without a parent forks if it copies a first checkpoint, or begins a subgraph while the graph replays.
     return not configurable.get("checkpoint_id") and (source == "fork" or configurable.get(REPLAY_STATE) is not None)
 
 
@@ -204,7 +204,7 @@ async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seco
     Waits for writes in progress. Call it in the transaction that deletes the thread.
     """
     key = {"thread_id": thread_id}
-    # Writers lock the thread's row, so the row must exist. Lock it for update at once, because two transactions that
+    # Writers lock the thread's row, so the row must exist. Lock the row for update at once. Two transactions that both
     # first take a weaker lock would deadlock.
     if not await db.fetch(queries.lock_thread_for_update, key):
         await db.execute(queries.make_thread, key)

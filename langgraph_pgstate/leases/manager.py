@@ -32,7 +32,7 @@ T = TypeVar("T")
 # Seconds for which `close` waits for pending releases.
 _CLOSE_SECONDS: Final = 3.0
 
-_NOT_YET: Final = "lease %d could not be released, and expires unless a later attempt succeeds: %s"
+_NOT_YET: Final = "lease %d could not be released yet, and expires if no later attempt succeeds: %s"
 
 _log = logging.getLogger("langgraph_pgstate.leases")
 
@@ -45,7 +45,8 @@ class LeaseManager(LeaseTaker):
 
     def __init__(self, database: Database, queries: Queries, settings: GuardSettings) -> None:
         super().__init__(BlockingRunner(database), queries, settings)
-        # Callbacks of the garbage collector wake the thread. They may call `SimpleQueue.put`, but must not take a lock.
+        # Callbacks of the garbage collector wake the thread. Such callbacks must not take a lock, but may call
+        # `SimpleQueue.put`.
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -69,7 +70,7 @@ class LeaseManager(LeaseTaker):
             return
         held = self._take(thread_id, run, True, self._deadline(None, None), call_site)
         check = self._follow(held, run, call_site)
-        # LangGraph pushes its callbacks after this callback, so this callback is called last.
+        # LangGraph pushes its own callbacks later, so this callback is called last.
         if isinstance(call_site.exits, ExitStack):
             call_site.exits.callback(self._end, held)
         elif call_site.exits is not None:
@@ -205,7 +206,7 @@ class LeaseManager(LeaseTaker):
                 self._thread.start()
 
     def _note_end(self, _: Any) -> None:
-        # Without leases to release, no thread takes items from the queue.
+        # Without leases, no thread takes items from the queue, which would grow.
         if self._has_work:
             self._wake.put(True)
 
@@ -362,7 +363,7 @@ class AsyncLeaseManager(LeaseTaker):
 
     def _end_from_thread(self, held: HeldLease, loop: asyncio.AbstractEventLoop) -> None:
         held.end()
-        # The caller is a blocking run on another thread, which may wait for the loop.
+        # A blocking run calls this method on another thread, so it may wait for the event loop.
         if loop.is_running() and not self._database.is_forked:
             asyncio.run_coroutine_threadsafe(self._end(held), loop).result()
 

@@ -33,15 +33,16 @@ T = TypeVar("T")
 
 _log = logging.getLogger("langgraph_pgstate.leases")
 
-# Seconds to wait for the end of a run whose stream was abandoned. The event loop soon closes the stream's generator.
+# Seconds to wait for the end of a run whose caller has left its stream. The event loop soon closes the stream's
+# generator.
 CLOSING_SECONDS: Final = 1.0
 # Seconds between checks for runs that ended without a callback.
 _LOOK_SECONDS: Final = 0.5
-# Seconds within which a run must enter its loop after its state was read. Otherwise the run counts as failed.
+# Seconds within which a run must enter LangGraph's loop after reading its state. Otherwise the run counts as failed.
 _ENTRY_SECONDS: Final = 3.0
-# A worker's registry removes ended runs when it has this number of runs, plus twice as many as the last removal left.
+# A worker's registry removes ended runs when it has this many runs. The limit rises if many runs have not ended.
 _MOST_ENDED: Final = 64
-# Fraction of a lease's duration for which a process does not rely on the lease, because clocks differ in speed.
+# A process treats its lease as expired this fraction of the duration early, because clocks differ in speed.
 _MARGIN: Final = 0.1
 
 # Shared by all savers of the process, so that no two lease holders have the same id.
@@ -121,8 +122,8 @@ class HeldLease:
         loop = self.loop()
         if loop is None:
             return True
-        # The starter enters the loop without suspension. So if the loop is not entered, and the starter is done or
-        # starts another run, the entry has failed.
+        # The task that starts a run enters LangGraph's loop before it does anything else. If the task has ended, or
+        # starts another run, and the loop was not entered, the entry has failed.
         if _is_entered(loop):
             return False
         is_late = self.read_at is not None and time.monotonic() > self.read_at + _ENTRY_SECONDS
@@ -240,7 +241,7 @@ class LeaseRegistry:
     def __init__(self, settings: GuardSettings) -> None:
         self._settings = settings
         self._runs: dict[int, Run] = {}
-        # Number of runs from which `hold_claimed` removes ended runs.
+        # With this many runs, `hold_claimed` removes the ended runs.
         self._many_runs = _MOST_ENDED
         self._held: set[HeldLease] = set()
         # Leases that may have been taken although no response arrived: thread and latest end, by holder.
@@ -253,7 +254,7 @@ class LeaseRegistry:
             return None
         with self._book:
             run = self._runs.get(id(key))
-            # If the known run is gone, the caller has passed its key object to a later run.
+            # If the known run is gone, the caller has used the same key object for a later run.
             if run is None or run.is_gone:
                 writer = getattr(configurable_of(config)[RUNTIME], "stream_writer", None)
                 try:
@@ -344,7 +345,7 @@ class LeaseRegistry:
         self, thread_id: str, run: Run | None, holder: str, call_site: CallSite, error: BaseException
     ) -> None:
         """Remember a lease that may have been taken, because its statement got no response."""
-        # With these errors, the server refused the statement. `ConfigurationError` means that it cannot store an id.
+        # These errors mean that the server refused the statement: the thread is deleted, or an id cannot be stored.
         if not call_site.was_sent or isinstance(error, ThreadDeletedError | ConfigurationError):
             return
         with self._book:
@@ -369,7 +370,7 @@ class LeaseRegistry:
         return True
 
     def _note_gone(self, held: HeldLease) -> None:
-        # `run.leases` keeps the lease, so that late writes use it and take no new lease.
+        # `run.leases` keeps the lease, so that late writes do not take a new lease.
         with self._book:
             self._held.discard(held)
 
@@ -409,7 +410,7 @@ class LeaseRegistry:
                 held.confirm(asked_at, self._settings.lease_ttl)
             elif not held.has_ended:
                 _log.warning(
-                    "lease %d of thread %r was lost: it was taken over, or the thread was deleted",
+                    "lease %d of thread %r was lost: another holder took the lease, or the thread was deleted",
                     held.lease.fencing_token,
                     held.lease.thread_id,
                 )
@@ -434,7 +435,7 @@ class LeaseRegistry:
 
     @contextmanager
     def hold_claimed(self, held: HeldLease) -> Iterator[None]:
-        """Use a lease for the runs of a block. A worker takes, renews and releases the lease.
+        """Let the runs inside the block use a lease that a worker takes, renews and releases.
 
         After the block, late writes are accepted until another process or run takes the lease.
         """
@@ -444,7 +445,7 @@ class LeaseRegistry:
         finally:
             held.end()
             with self._book:
-                # A worker's leases are not in `_held`, so no `_survey` removes its runs.
+                # A worker's leases are not in `_held`, so `_survey` does not remove their runs.
                 if len(self._runs) >= self._many_runs:
                     self._forget_ended()
                     self._many_runs = 2 * len(self._runs) + _MOST_ENDED

@@ -17,7 +17,7 @@ class ToolStarts:
 
     def __init__(self) -> None:
         self._refusal: LeaseLostError | None = None
-        # Whether each start is allowed. If several leases are checked at one start, all checks must allow it.
+        # Whether each tool may start, by run id. If several leases are checked, all checks must allow the start.
         self._is_allowed: dict[UUID, bool] = {}
 
     def allow(self, run_id: UUID) -> None:

@@ -100,7 +100,7 @@ class LeaseTaker(LeaseRegistry):
         except BaseException:
             held.is_returned = False
             raise
-        # The lease stays listed until it is released, so that other threads see that its run has ended.
+        # Remove the lease from the list only now. Until the release, other threads must see that the run has ended.
         self._note_gone(held)
         return is_mine
 

@@ -154,5 +154,5 @@ def test_the_guide_lists_what_is_encrypted() -> None:
 
 @pytest.mark.parametrize("line", ["seals: threads.no_such_column", "opens: checkpoints.state form data", "hides: it"])
 def test_a_line_that_says_nothing_is_refused(line: str) -> None:
-    with pytest.raises(ValueError, match="not a valid line about content"):
+    with pytest.raises(ValueError, match="a line about content must have"):
         Contents([line])
