@@ -59,7 +59,7 @@ def value_of(name: str, received: Mapping[str, Any]) -> Any:
         try:
             return _replay(channel, received)
         except Exception:  # nosec B110
-            # A reducer may raise anything on application types that are read as plain data.
+            # A reducer may raise any error, because application types are read as plain data.
             pass
     items = _replay(delta_channel_class()(_append), received)
     if items and all(isinstance(item, BaseMessage) for item in items):

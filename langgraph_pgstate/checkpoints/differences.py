@@ -73,7 +73,7 @@ async def read_state(
         loaded = versions.upcast(loaded, found[0].state_version)
     values = {name: _unwrapped(value) for name, value in loaded.checkpoint["channel_values"].items()}
     if deltas := _delta_channels(loaded):
-        # The checkpoint does not hold these values.
+        # A checkpoint does not store the values of DeltaChannels.
         history = await get_delta_channel_history(db, queries, codec, found[0].address, deltas, versions or UNVERSIONED)
         values |= {name: delta_channels.value_of(name, received) for name, received in history.items()}
     return loaded, values

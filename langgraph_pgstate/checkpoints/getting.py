@@ -30,7 +30,7 @@ from langgraph_pgstate.schema.queries import Queries
 MAX_ID: Final = "\U0010ffff"
 # Kind of a row of `get_checkpoint`: a checkpoint whose parent no longer exists.
 _CUT: Final = 3
-# Kind of a row of `get_latest_checkpoints`: a thread whose checkpoint was not read.
+# Kind of a row of `get_latest_checkpoints`: a thread whose checkpoint was not read, because the rows were too large.
 _LEFT: Final = 4
 _NOT_CACHED: Final[dict[str, Any]] = {"known_revision": None, "missing_ids": []}
 
@@ -62,7 +62,7 @@ async def get_tuple(
         id = str(head.address.checkpoint_id)
         sends = (await read_pending_sends(db, queries, codec, [head])).get(id, [])
         if not (await read_values(db, queries, address.thread_id, address.checkpoint_ns, [id])).present:
-            # A prune has deleted the checkpoint, and perhaps the sends, which are among its parent's writes.
+            # A prune has deleted the checkpoint, and perhaps also the sends, so read again.
             return await get_tuple(db, queries, codec, address)
     contents = cached.contents if cached is not None and cached.revision == head.revision else None
     return head, Segments(segments, contents), writes, sends
@@ -123,7 +123,8 @@ def _sorted(
         elif kind == 2:
             writes.append(WritesRow(a, b, n, data))
         else:
-            # `a` is the newest id of the namespace. New ids must sort after it, even if an older checkpoint is forked.
+            # `a` is the newest id of the namespace. New ids must sort after this id, even in a fork of an older
+            # checkpoint.
             advance_ids_past(a)
             found = address if address.checkpoint_id else Address(address.thread_id, address.checkpoint_ns, a)
             head = CheckpointRow(found, b, c, data, ids, n, state_version, kind == _CUT)

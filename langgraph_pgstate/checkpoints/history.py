@@ -57,10 +57,8 @@ async def get_delta_channel_history(
         if history is not None:
             return history
         if address.checkpoint_id is not None and not await _exists(db, queries, address):
-            raise NotFoundError(
-                f"{address} does not exist: it was pruned or deleted after it was read, or never stored"
-            )
-    raise ConflictError(f"{address} could not be read: its ancestors are deleted again and again")
+            raise NotFoundError(f"{address} does not exist: the checkpoint was pruned or deleted, or never stored")
+    raise ConflictError(f"{address} could not be read, because other calls keep deleting its ancestors: try again")
 
 
 async def _exists(db: Connection, queries: Queries, address: Address) -> bool:

@@ -106,7 +106,7 @@ class JournalEntry:
             try:
                 return orjson.loads(row).get("thread_id") in thread_ids
             except (AttributeError, TypeError, ValueError):
-                # The database refuses this malformed row when the entry is written.
+                # Keep the malformed row, because the database will refuse it when the entry is written.
                 return True
 
         rows = (self.runs, self.spans, self.events, self.forks)
@@ -125,8 +125,8 @@ class JournalEntry:
 
     def halves(self) -> tuple[JournalEntry, JournalEntry]:
         """Return the rows in two parts, to find the row that the database refuses."""
-        # The end of a run is computed from its spans, so `ended` belongs to the part that is written last. Both parts
-        # may have new runs, so both have `begun`.
+        # The end of a run is computed from the run's spans, so `ended` belongs to the second part, which is written
+        # last. New runs may be in either part, so each part has `begun`.
         first = JournalEntry(begun=self.begun, thread_ids=self.thread_ids, ttl=self.ttl)
         second = JournalEntry(begun=self.begun, ended=self.ended, thread_ids=self.thread_ids, ttl=self.ttl)
         left = len(self) // 2

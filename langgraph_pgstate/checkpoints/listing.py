@@ -29,7 +29,7 @@ from langgraph_pgstate.schema.queries import NamedQuery, Queries
 _PAGE: Final = 50
 PAGE_BYTES: Final = 1024 * 1024
 """Maximum of stored bytes in a page of several checkpoints."""
-# Larger states are read by a second statement, when it is known which states fit on the page.
+# A second statement reads the larger states that fit on the page.
 _STATE_BYTES: Final = PAGE_BYTES // _PAGE
 _READ_ATTEMPTS: Final = 3
 _RUN_ID_BYTES: Final = 512
@@ -139,7 +139,7 @@ class Page:
             content_size(row.data) for found in self.writes.values() for rows in found.values() for row in rows
         )
         size = states + sum(segments.size for segments in self.segments.values()) + writes
-        # Each row may use all segments.
+        # Assume that each row uses all segments.
         return size * len(self.rows) > HEAVY_BYTES or sum(row.element_count for row in self.rows) > MANY_COMPARED
 
     def remove(self, gone: Collection[Address]) -> None:
@@ -172,7 +172,7 @@ class Page:
             except CorruptStateError as error:
                 if not skip_damaged:
                     raise
-                _logger.error("%s; it is left out of the list", error)
+                _logger.error("%s; the list is returned without this checkpoint", error)
                 continue
             if segments.content_size > PAGE_BYTES:
                 segments.contents.clear()
@@ -282,8 +282,8 @@ async def _read_states(db: Connection, queries: Queries, rows: Sequence[Checkpoi
 
 async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page: Page) -> set[Address]:
     """Read the values of a page's rows. Return the addresses of checkpoints that no longer exist."""
-    # Pending sends are writes of the parent. A prune deletes these writes with or after the checkpoint. So if the
-    # checkpoint still exists after the sends were read, the sends are complete.
+    # Read the pending sends before the check whether the checkpoints exist. A prune never deletes the sends of a
+    # checkpoint earlier than the checkpoint, so the sends of an existing checkpoint are complete.
     page.sends = await read_pending_sends(db, queries, codec, page.rows)
     page.segments = {}
     gone = {row.address for row in page.rows if row.state is None}

@@ -30,7 +30,7 @@ from langgraph_pgstate.codec.values import NO_FINGERPRINTS, PLAIN_MARK, ValueCod
 from langgraph_pgstate.heavy import HEAVY_BYTES, MANY_COMPARED, MANY_ELEMENTS, TooHeavyError
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 
-# A reference to a segment takes about this many bytes in the row, so smaller values are stored in the row.
+# A reference to a segment takes about this many bytes in the row. A smaller value is stored in the row itself.
 _INLINE_BYTES: Final = 96
 # New values up to this total size are stored in the checkpoint's row, because the next superstep may replace them. The
 # first checkpoint that inherits such a value moves the value to a segment.
@@ -38,7 +38,7 @@ _NEW_INLINE_BYTES: Final = 2 * 1024
 # Smaller values share one segment per put. A larger value gets its own segment, so that a prune can delete it alone.
 _SHARED_BYTES: Final = 4 * 1024
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
-# No row has this revision, so a put that requires it fails.
+# No row has this revision, so a put that requires this revision fails.
 _NO_REVISION: Final = -1
 _TO_STORE: Final = Scalar(None)
 
@@ -158,7 +158,7 @@ def plan_put(
         TooHeavyError: If the values take more than `most` bytes.
     """
     values = request.checkpoint["channel_values"]
-    # The manifest outlives the call, and the caller may change its own dict.
+    # Copy the dict, because the caller may change its own later.
     versions = dict(request.checkpoint["channel_versions"])
     entries: dict[str, Entry] = {}
     base_revisions: dict[str, int] = {}
@@ -188,7 +188,8 @@ def plan_put(
             if others is None:
                 return PutPlan(request, Manifest(versions, {}), parent=parent)
         if value is not NOTHING:
-            # Encode the value below, so that an incomplete plan encodes nothing. The placeholder keeps the order.
+            # Encode the value only below, because an incomplete plan is returned without encoding. The placeholder
+            # keeps the order.
             entries[channel] = _TO_STORE
             given.append(channel)
     for channel in given:
@@ -306,7 +307,7 @@ class _SegmentWriter:
                 channel, value, old.fingerprints if old and old.fingerprints else NO_FINGERPRINTS
             )
         except TypeError:
-            # An element needs the serializer's fallback. The fallback stores the whole value, or refuses it.
+            # The serializer must encode this list as a whole, or refuse the list.
             return None
         old_runs = old.runs if old else ()
         kept, rest = diff_runs(

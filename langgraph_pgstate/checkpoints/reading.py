@@ -169,7 +169,7 @@ def load_tuple(
         parent_config=parent_config(row),  # type: ignore[arg-type]
         pending_writes=load_writes(codec, writes, where),
     )
-    # LangGraph changes the returned checkpoint's versions in place.
+    # Copy the versions, because LangGraph changes those of the returned checkpoint in place.
     return loaded, Manifest(dict(state.manifest.versions), entries, row.revision)
 
 

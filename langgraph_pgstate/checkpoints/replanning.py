@@ -103,6 +103,6 @@ def _parent_of(
             try:
                 _, manifest.entries[channel] = load_value(codec, entry, segments, str(row.address))
             except (CorruptStateError, UnsafeTypeError):
-                # The old list cannot be read, so the new list is written in full.
+                # Without a readable old list, the new list is stored in full.
                 continue
     return manifest

@@ -96,7 +96,7 @@ async def put(
             is_heavy = hook is not None and plan.is_heavy
             batch = await db.compute(build) if is_heavy else build()
             if gives_way:
-                # The batch is complete, so changes by other tasks do not affect it.
+                # Other tasks may run now, because the batch is complete.
                 await db.give_way()
             try:
                 if await _send(db, batch):
@@ -111,20 +111,24 @@ async def put(
                 plan = await plan_from_database(db, queries, codec, request)
                 request.touches_thread = True
             elif refusal is Refusal.ID_EXISTS:
-                # The next attempt replaces the checkpoint. If a segment's id exists instead, that attempt fails.
+                # The next attempt replaces the checkpoint. If the existing id is a segment's, the next attempt fails,
+                # too.
                 replaces = True
             elif refusal is Refusal.GUARD_NEEDS_THREAD and guard is not None:
                 guard = guard.with_thread()
         else:
             raise ConflictError(
-                f"{request.address} could not be stored: the checkpoints it inherits from are deleted again and again"
+                f"{request.address} could not be stored, because other calls keep deleting the checkpoints from which "
+                "it inherits: try again"
             )
     except StaleHeadError:
-        # Delete the writes that tasks have already stored for this checkpoint, which will not exist.
+        # This checkpoint will never exist, so delete the writes that tasks have already stored for it.
         await db.execute(queries.delete_orphan_writes, request.address._asdict())
         raise
     if refused is not None:
-        _logger.error("%s was stored without its record, which the database refused: %s", request.address, refused)
+        _logger.error(
+            "%s was stored without its record, because the database refused the record: %s", request.address, refused
+        )
         plan.hook_refused = True
     return plan
 

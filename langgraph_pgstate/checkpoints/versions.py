@@ -40,17 +40,17 @@ class StateVersions:
             raise ArgumentTypeError(f"upcasters must be a mapping, not {type(upcasters).__name__}")
         given = dict(upcasters or {})
         if given and version is None:
-            raise ConfigurationError("state_version must be given with upcasters: it is the version to which they lead")
+            raise ConfigurationError("state_version must be given with upcasters, as their greatest version")
         for target, function in given.items():
             if type(target) is not int or not callable(function):
-                raise ConfigurationError("upcasters must be functions by the version they lead to, like {2: f, 3: g}")
+                raise ConfigurationError("upcasters must map each new version to a function, like {2: f, 3: g}")
         self.version = version
         self.current = version or FIRST_VERSION
         self.oldest = min(given, default=self.current + 1) - 1
         if sorted(given) != list(range(self.oldest + 1, self.current + 1)) or self.oldest < FIRST_VERSION:
             raise ConfigurationError(
-                f"upcasters lead to versions {sorted(given)}; they must lead to state_version {self.current} without a "
-                f"gap, starting from {FIRST_VERSION}: use a function that changes nothing for a version without changes"
+                f"upcasters must have a function for each version from {FIRST_VERSION + 1} or later to state_version "
+                f"{self.current}, got {sorted(given)}: give a function that changes nothing if a version has no changes"
             )
         self._steps = {target: (function, _takes_namespace(function)) for target, function in given.items()}
 

@@ -213,6 +213,7 @@ async def _add_missing(
             used = {number for _, data in rows for number, *_ in unpack_writes(data, where)}
             missing = [write for write in missing if write[0] not in used]
             following = max((idx for idx, _ in rows), default=-1) + 1
-            # If no row was stored, another call took this idx. Check again, because the other call's writes came first.
+            # If no row was stored, another call has used this `idx`. The other call's writes came first, so check
+            # again.
             if missing and await db.fetch(queries.put_writes, request.parameters([(following, missing)])):
                 return

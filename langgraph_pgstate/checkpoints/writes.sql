@@ -12,7 +12,7 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SE
     task_path = excluded.task_path,
     run_id = excluded.run_id,
     is_copy = excluded.is_copy,
-    -- An interrupt that replaces another one begins now.
+    -- A new interrupt begins now, even if it replaces another interrupt.
     created_at = CASE WHEN stored.data = excluded.data THEN stored.created_at ELSE excluded.created_at END,
     data = excluded.data
 WHERE stored.idx < 0

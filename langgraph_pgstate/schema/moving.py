@@ -25,9 +25,9 @@ from langgraph_pgstate.schema.types import TenancyMove, TenancyProgress
 
 OnProgress = Callable[[TenancyProgress], None]
 
-# Number of 8 kB pages in a batch. Other transactions may wait for the rows of a batch, so it takes only milliseconds.
+# Number of 8 kB pages in a batch. A batch takes only milliseconds, because other transactions may wait for its rows.
 _BLOCKS: Final = 64
-# Timeouts of an attempt to switch, during which other transactions wait, and maximum number of attempts.
+# Other transactions wait during an attempt to switch, so each attempt has short timeouts, and there are many attempts.
 _LOCK_TIMEOUT: Final = "300ms"
 _STATEMENT_TIMEOUT: Final = "1s"
 _ATTEMPTS: Final = 120
@@ -78,15 +78,15 @@ def rule_of(tenant: str | None, tenant_from: str | None, namespace_part: int | N
     """Return the rule that the arguments of a move give; `None` to continue the move that was begun."""
     if tenant is not None:
         if tenant_from is not None or namespace_part is not None:
-            raise ConfigurationError("tenant must be given alone, because it is the tenant of all rows")
+            raise ConfigurationError("tenant must be given alone, because all rows get this tenant")
         return Rule(tenant_of(tenant))
     if namespace_part is not None and (type(namespace_part) is not int or namespace_part < 1):
         raise ConfigurationError(f"namespace_part must be a number of 1 or more, got {namespace_part!r}")
     if tenant_from is None:
         if namespace_part is not None:
             raise ConfigurationError(
-                "namespace_part also requires tenant_from: namespace_part gives tenants only to memories and files, "
-                "tenant_from to threads"
+                "namespace_part must be given together with tenant_from: namespace_part finds the tenants of memories "
+                "and files, and tenant_from finds the tenants of threads"
             )
         return None
     if not isinstance(tenant_from, str):
@@ -147,7 +147,7 @@ async def move_to_tenants(
     for _ in range(_LOOKS):
         if not left or rest is not None:
             break
-        # Rows that are being written now can get their tenants a moment later.
+        # Other transactions may store the tenants of these rows a moment later.
         await runner.sleep(1)
         left = await _move_rest(runner, queries, given)
     if rest is not None:
@@ -158,7 +158,7 @@ async def move_to_tenants(
     if left:
         raise _without_tenant(left)
     for turn in range(_ATTEMPTS):
-        # Partitions may have been made meanwhile.
+        # Other processes may have made partitions meanwhile.
         await prepare()
         await _build_keys(runner, queries, progress)
         await _move_rest(runner, queries, given)
@@ -213,7 +213,7 @@ def _delay(turn: int) -> float:
 async def _begin(db: Connection, queries: Queries, rule: Rule | None, roles: Roles) -> Rule:
     """Begin a move, or check that the begun move has the same rule. Return the rule."""
     if db.is_in_transaction:
-        raise ConfigurationError("a move must be called outside of a transaction, because it uses many transactions")
+        raise ConfigurationError("a move to tenants must be called outside of a transaction, because it uses many")
     await check_server(db, queries)
     names = [*roles.operators, *roles.workers]
     if missing := [row[0] for row in await db.fetch(queries.find_missing_roles, {"names": names})]:
@@ -412,4 +412,4 @@ async def _undo(db: Connection, queries: Queries) -> bool:
 
 def _without_tenant(left: dict[str, int]) -> TenantError:
     words = ", ".join(f"{count} of {name}" for name, count in sorted(left.items()))
-    return TenantError(f"rows have no tenant by the rule ({words}): name their tenant by otherwise=... or --otherwise")
+    return TenantError(f"the rule finds no tenant for rows ({words}): name a tenant by otherwise=... or --otherwise")

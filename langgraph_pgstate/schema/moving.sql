@@ -43,7 +43,7 @@ SELECT set_config('pgstate.relation', :relation::text, true), set_config('pgstat
     set_config('enable_mergejoin', 'off', true);
 
 -- name: get_moved
--- Return the number of rows that got a tenant, and the number of rows that have none by the rule.
+-- Return the number of rows that got a tenant, and the number of rows for which the rule finds no tenant.
 SELECT current_setting('pgstate.moved')::bigint, current_setting('pgstate.left')::bigint;
 
 -- name: limit_wait

@@ -200,7 +200,7 @@ async def drop_months(
             if expected is not None and not is_kept:
                 await db.script(lock_partition(queries.schema, "spans", month))
                 if is_kept := await digest_month(db, queries, month) != expected[month]:
-                    _log.warning("the spans of %s stay: some were stored or changed since they were exported", month)
+                    _log.warning("the spans of %s are kept: some were stored or changed after the export", month)
             if not is_kept:
                 await db.script(drop_partition(queries.schema, "spans", month))
                 dropped.append(month)
@@ -214,7 +214,7 @@ async def _is_held(db: Connection, queries: Queries, month: str, *, of_all_tenan
     query = walled if of_all_tenants else queries.has_held_spans
     is_held: bool = (await db.fetch(query, {"month": month}))[0][0]
     if is_held:
-        _log.warning("the spans of %s stay: one of their threads is under a legal hold", month)
+        _log.warning("the spans of %s are kept: one of their threads is under a legal hold", month)
     return is_held
 
 

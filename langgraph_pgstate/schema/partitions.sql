@@ -1,5 +1,5 @@
 -- name: find_missing_months
--- Return those of this month and the next months that have no partition of spans.
+-- Return the months without a partition of spans, of this month and the next months.
 SELECT to_char(month, 'YYYY_MM'), to_char(month, 'YYYY-MM-DD'), to_char(month + interval '1 month', 'YYYY-MM-DD')
 FROM (
     SELECT date_trunc('month', now() AT TIME ZONE 'UTC') + make_interval(months => ahead) AS month
@@ -9,7 +9,7 @@ WHERE to_regclass(:prefix::text || to_char(month, 'YYYY_MM')) IS NULL
 ORDER BY 1;
 
 -- name: find_missing_days
--- Return those of this day and the next days that have no partition of stream_batches.
+-- Return the days without a partition of stream_batches, of this day and the next days.
 SELECT to_char(day, 'YYYY_MM_DD'), to_char(day, 'YYYY-MM-DD'), to_char(day + interval '1 day', 'YYYY-MM-DD')
 FROM (
     SELECT date_trunc('day', now() AT TIME ZONE 'UTC') + make_interval(days => ahead) AS day

@@ -57,8 +57,9 @@ _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
-# Matches comments and strings, which are not changed; calls; and operators that keep their precedence if qualified. For
-# other operators, `pg_catalog` has exactly the operands' types. `unnest` of several arrays is syntax, not a call.
+# Matches what must be qualified: calls, and operators whose precedence then stays the same. Also matches comments,
+# strings and `unnest` of several arrays, which are not changed. Other operators need no qualification, because
+# `pg_catalog` has them for exactly these types.
 _QUALIFIED = re.compile(
     r"--[^\n]*|'[^']*'|(?<![\w.\"])unnest\((?=(?:[^(),[]|\([^()]*\)|\[[^]]*\])*\))"
     r"|(?<![\w.\"])(?<!\*/)(?!unnest\()[a-z_]\w*\("

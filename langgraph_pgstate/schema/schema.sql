@@ -67,10 +67,10 @@ ALTER TABLE /*schema*/checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
 -- This index serves only lists over all threads. "POSIX" sorts like "C", but has another name, so that the planner
 -- cannot use this index to look for the newest checkpoint of one thread.
 CREATE INDEX checkpoints_checkpoint_id_idx ON /*schema*/checkpoints (checkpoint_id COLLATE "POSIX");
--- Each index makes a put slower. So the other columns that queries filter by are in this index. They cost least here,
--- because new entries go to the end of the index. A query without a parent scans the index instead of the rows.
+-- Each index makes a put slower, so this index also has the other columns that queries filter by. A query without a
+-- parent scans this index instead of the rows. New entries go to the end of the index, so the columns cost least here.
 CREATE INDEX checkpoints_parent_idx ON /*schema*/checkpoints (parent_checkpoint_id, source, step, created_at);
--- Checkpoints of a plain graph have no run. An index entry for each would cost more than the predicate.
+-- Plain graphs make checkpoints without a run. Leave these out, because each index entry makes a put slower.
 CREATE INDEX checkpoints_run_id_idx ON /*schema*/checkpoints (run_id) WHERE run_id IS NOT NULL;
 
 -- A segment is an immutable piece of encoded channel data, shared by every checkpoint whose `segment_ids` name it:
@@ -934,7 +934,7 @@ SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.started_at, r.e
     r.error_message, r.steps, r.cost
 FROM /*schema*/runs r
 WHERE r.status IN ('error', 'timeout') OR r.status = 'running' AND r.alive_until < now() AND NOT EXISTS (
-    -- The end of the run is in the journal, and not in this table yet.
+    -- Leave out a run whose end is in the journal, and not in this table yet.
     SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = r.thread_id AND j.run_id = r.run_id AND j.is_alone
 );
 
@@ -944,7 +944,7 @@ SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.attempt, r.hold
     r.steps, r.last_checkpoint_id
 FROM /*schema*/runs r
 WHERE r.status = 'running' AND r.alive_until < now() AND NOT EXISTS (
-    -- The end of the run is in the journal, and not in this table yet.
+    -- Leave out a run whose end is in the journal, and not in this table yet.
     SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = r.thread_id AND j.run_id = r.run_id AND j.is_alone
 );
 

@@ -98,7 +98,8 @@ async def _apply_missing(db: Connection, queries: Queries) -> list[str]:
     try:
         return await _apply_in_turn(db, queries)
     except Exception:
-        # A concurrent setup may have applied the migrations. Under REPEATABLE READ, only a new transaction sees them.
+        # A concurrent setup may have applied the migrations. Under REPEATABLE READ, only a new transaction sees these
+        # migrations.
         if (await get_status(db, queries)).pending:
             raise
         return []
@@ -174,7 +175,7 @@ async def _begin(db: Connection, queries: Queries) -> None:
     if strange:
         raise ConfigurationError(
             f"schema {queries.schema!r} has tables that are not this package's ({', '.join(strange)}; LangGraph's "
-            "own saver creates such tables); choose another with schema=... or --schema"
+            "own saver creates such tables): choose another schema with schema=... or --schema"
         )
     await db.script(bootstrap(queries.schema, create_schema=not schema_exists))
 

@@ -160,7 +160,7 @@ async def admit(db: Connection, queries: Queries, tenant: str) -> None:
     if not walls.exist:
         raise TenantError(
             f"schema {queries.schema!r} does not keep tenants apart, or does not exist: call setup(tenancy='rls') "
-            "once; if its tables have rows, run `pgstate tenancy` instead, and wait until it has ended"
+            "once. If the tables have rows, run `pgstate tenancy` instead, and wait for its end"
         )
     _refuse_passed(walls)
     known = tenant_queries(queries.schema)

@@ -38,8 +38,8 @@ WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind IN ('r', 'p'
     AND NOT c.relname::text = ANY(:of_no_tenant::text[]) AND NOT EXISTS (
         SELECT 1 FROM pg_catalog.pg_policy p WHERE p.polrelid = c.oid AND p.polname = 'pgstate_tenant'
     )
-    -- Leave out an index that begins with an id, unless it is unique. If it began with the tenant, a planner without
-    -- statistics could use it to search by tenant alone.
+    -- Leave out indexes that begin with an id and are not unique. If such an index began with the tenant, a planner
+    -- without statistics could use the index to search by tenant alone.
     AND m.amname = 'btree' AND pg_get_indexdef(i.indexrelid, 1, true) <> 'pgstate_tenant'
     AND (i.indisunique OR NOT pg_get_indexdef(i.indexrelid) ~ 'USING btree \(\w*_id\M')
 ORDER BY c.relname, x.relname;

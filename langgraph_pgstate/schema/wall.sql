@@ -7,7 +7,8 @@ DECLARE
         SELECT c.relnamespace FROM pg_catalog.pg_class c WHERE c.oid = '/*schema*/threads'::regclass
     );
     given text := 'pg_catalog.current_setting(''pgstate.tenant'', true)';
-    -- Policies read the setting in a sub-select, which is evaluated once, so that an index can serve the comparison.
+    -- Policies read the setting in a sub-select, which PostgreSQL evaluates only once. So an index can serve the
+    -- comparison.
     named text := format('coalesce(nullif(%s, ''''), %s.no_tenant())', given, home);
     own text := format('pgstate_tenant OPERATOR(pg_catalog.=) (SELECT %s)', named);
     -- Neither '' nor '*' is a tenant.
@@ -131,7 +132,7 @@ BEGIN
     FOR item IN SELECT unnest(references_of) AS making LOOP
         EXECUTE item.making;
     END LOOP;
-    -- Policies are made last, because the build of a key would see no rows under them.
+    -- Make the policies last. Under policies, the build of a key would see no rows.
     FOR item IN
         SELECT c.oid::regclass::text AS name, c.relforcerowsecurity AS is_forced,
             EXISTS (
