@@ -193,7 +193,7 @@ class AsyncRuns(AsyncRunQueue):
             thread_id: Id of the thread.
             run_id: Id of the run.
             timeout: Seconds to wait. No limit by default.
-            is_known: Whether the run is known to have existed. A known run that is missing was rolled back.
+            is_known: Whether the run is known to have existed. A known run that is missing counts as rolled back.
 
         Returns:
             The values of all channels, including channels that are not in the graph's output schema. For an interrupted
@@ -311,9 +311,9 @@ class AsyncRuns(AsyncRunQueue):
     async def retry(
         self, thread_id: str, run_id: str, *, by: str | None = None, unless_run_within: timedelta | None = None
     ) -> bool:
-        """Enqueue a run again that ended without success, to resume from its newest checkpoint. Safe to repeat.
+        """Retry a run that ended without success: enqueue the run, to resume from its newest checkpoint.
 
-        One round trip. The run's attempts are counted from the start.
+        One round trip; safe to repeat. The run's attempts are counted from the start.
 
         Args:
             thread_id: Id of the thread.
@@ -364,7 +364,7 @@ class AsyncRuns(AsyncRunQueue):
             by: Name of the person who discards the run, stored in an event of the kind `action`.
 
         Returns:
-            Whether the run was a dead letter.
+            Whether the run had failed or was cancelled, and was not discarded before.
 
         Raises:
             NotFoundError: If there is no such run, or the run was not enqueued.

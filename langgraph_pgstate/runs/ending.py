@@ -69,7 +69,7 @@ async def finish(
         status: `success`, `interrupted`, `error`, `cancelled` or `timeout`.
         retry_after: Requeue the run instead of ending it. The next attempt begins after this many seconds. The other
             runs of the thread wait.
-        events: Events of the run that may not be stored yet.
+        events: Events of the run that are not known to be stored.
         deletes_thread: Whether to delete the thread in the same transaction if the run succeeded and no other run of
             the thread is in the queue. The run and its events stay for a minute, until `sweep`.
         keep_for: Seconds for which to renew the lease instead of releasing it, because code of the run still runs.

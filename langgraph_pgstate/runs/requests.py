@@ -236,7 +236,7 @@ def _clear_metadata(codec: ValueCodec, metadata: Mapping[str, Any]) -> dict[str,
 
 
 def distinct(requests: Sequence[RunRequest]) -> list[RunRequest]:
-    """Return requests without repetitions, after a check that the runs can be enqueued together."""
+    """Return requests without repetitions, after checking that the runs can be enqueued together."""
     found: dict[str, RunRequest] = {}
     threads: Counter[str] = Counter()
     for request in requests:

@@ -214,7 +214,7 @@ class RunExecution:
 
     @property
     def unsent(self) -> Sequence[EventBatch]:
-        """Events that may not be stored yet."""
+        """Events that are not known to be stored."""
         return [] if self.stream is None else self.stream.freeze()
 
 
@@ -247,8 +247,8 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
     if error is None:
         return RunOutcome("finish", "interrupted" if is_interrupted else "success")
     if isinstance(error, UnavailableError):
-        # The state may not be stored, so another attempt must continue from the stored state. After the lease has
-        # expired, the run is requeued, which counts as a crash (`max_crashes`).
+        # The last checkpoint is perhaps not stored, so another attempt must continue from the stored state. After the
+        # lease has expired, the run is requeued, which counts as a crash (`max_crashes`).
         return RunOutcome("leave")
     if stop == "timeout":
         return RunOutcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))

@@ -347,7 +347,7 @@ def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Paramete
         elif one.default is one.empty:
             others.append(one)
     if len(others) == 1 and others[0].kind is not others[0].KEYWORD_ONLY and False not in found.values():
-        # An only parameter besides the runtime is the config, whatever its name is.
+        # A single parameter besides the runtime is the config, whatever its name is.
         return {one: found.get(one, False) for one in parameters if one in found or one in others}
     if others:
         raise ArgumentTypeError(

@@ -98,7 +98,7 @@ class Parts:
         self.own = self._make(state, sources, writer)
 
     def check_tenants(self) -> None:
-        """Raise `TenantError` if a graph has another store than the state's memory, which tenants would share."""
+        """Raise `TenantError` if tenants would share the store of a graph: any store except the state's memory."""
         for name, source in self._sources.items():
             if any(not self._is_own(store) for store in source.stores):
                 raise TenantError(

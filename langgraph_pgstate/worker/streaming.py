@@ -100,7 +100,7 @@ class RunStream:
 
     @property
     def has_events(self) -> bool:
-        """Whether any mode is stored."""
+        """Whether events of any mode are stored."""
         return bool(self._kept)
 
     @property
@@ -172,7 +172,7 @@ class RunStream:
                 await reader[1]
 
     def freeze(self) -> list[EventBatch]:
-        """Return the events that may not be stored yet, in batches that do not change later."""
+        """Return the events that are not known to be stored, in batches that do not change later."""
         with self._changed:
             while self._events and not self._is_closed:
                 size = count = 0
