@@ -392,8 +392,8 @@ def table(result: dict[str, Any]) -> str:
     few, number = result["search_among_few_ms"], result["threads"]
     lines += [
         "",
-        f"Search among {number[OURS]:,} threads of `pgstate serve`, {number[THEIRS[0]]:,} of `langgraph dev`; "
-        f"among {number['few']:,} of `pgstate serve`: {few:.2f} ms. "
+        f"The search is among {number[OURS]:,} threads of `pgstate serve` and {number[THEIRS[0]]:,} of "
+        f"`langgraph dev`. Among {number['few']:,} threads, `pgstate serve` takes {few:.2f} ms. "
         f"Memory for each of {result['streams']} open streams: {result['bytes_per_stream'] / 1024:.1f} KB. "
         f"After SIGKILL amid {result['runs']} runs, all had ended after {result['seconds_after_kill']:.1f} s.",
         f"PostgreSQL {result['postgresql']}, langgraph-api {result['langgraph_api']}, {result['cpus']} CPUs.",
