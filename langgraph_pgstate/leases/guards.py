@@ -198,18 +198,27 @@ async def has_child(db: Connection, queries: Queries, address: Address) -> bool:
     return bool((await db.fetch(queries.has_child, address._asdict()))[0][0])
 
 
-async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seconds: float) -> None:
-    """Store a tombstone before a thread is deleted. For `seconds`, late writes are refused.
+async def lock_for_deletion(db: Connection, queries: Queries, thread_id: str) -> bool:
+    """Lock a thread's row until the transaction ends. Return whether the row existed.
 
-    Waits for writes in progress. Call it in the transaction that deletes the thread.
+    Waits for writes and enqueueing in progress. Only later statements see the rows that these have stored.
     """
     key = {"thread_id": thread_id}
     # Writers lock the thread's row, so the row must exist. Lock the row for update at once. Two transactions that both
     # first take a weaker lock would deadlock.
-    if not await db.fetch(queries.lock_thread_for_update, key):
-        await db.execute(queries.make_thread, key)
-        await db.fetch(queries.lock_thread_for_update, key)
-    await db.execute(queries.put_tombstone, {**key, "seconds": seconds})
+    if await db.fetch(queries.lock_thread_for_update, key):
+        return True
+    await db.execute(queries.make_thread, key)
+    await db.fetch(queries.lock_thread_for_update, key)
+    return False
+
+
+async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seconds: float) -> None:
+    """Store a tombstone before a thread is deleted. For `seconds`, late writes are refused.
+
+    Call it in the transaction that deletes the thread, after `lock_for_deletion`.
+    """
+    await db.execute(queries.put_tombstone, {"thread_id": thread_id, "seconds": seconds})
 
 
 async def refuse_deleted(db: Connection, queries: Queries, thread_id: str) -> None:

@@ -16,7 +16,7 @@ from langgraph_pgstate.arguments import check_key_size, json_of, request_scope, 
 from langgraph_pgstate.checkpoints.event_chains import end_chain, release_runs
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, ThreadDeletedError, ThreadExistsError
-from langgraph_pgstate.leases.guards import refuse_archived, refuse_deleted, store_tombstone
+from langgraph_pgstate.leases.guards import lock_for_deletion, refuse_archived, refuse_deleted, store_tombstone
 from langgraph_pgstate.options import check_ttl, check_ttl_strategy
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.budgets import gather_costs, keep_costs
@@ -60,13 +60,14 @@ async def delete_thread(
     has_budgets = await gather_costs(db, queries, thread_id)
     async with db.transaction():
         # Lock the thread's row before checkpoints, as a put does.
+        is_known = await lock_for_deletion(db, queries, thread_id)
         await refuse_held(db, queries, thread_id)
         if tombstones_for:
             await store_tombstone(db, queries, thread_id, tombstones_for.total_seconds())
         while True:
             gone, checkpoints, writes, size = (await db.fetch(queries.delete_thread, {"thread_ids": [thread_id]}))[0]
             result += PruneResult(checkpoints=checkpoints, writes=writes, bytes=size)
-            result = replace(result, threads=result.threads or gone)
+            result = replace(result, threads=result.threads or (gone if is_known or checkpoints or writes else 0))
             if not checkpoints:
                 break
             # While the statement waited, a put may have committed a checkpoint, which only the next statement sees.

@@ -771,6 +771,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "admin.upcasting.refuse_newer_state": lambda bench: ("t",),
     "admin.upcasting.upcast_thread": lambda bench: (bench.codec, StateVersions(2, {2: dict}), "t", False),
     "leases.guards.has_child": lambda bench: (bench.address,),
+    "leases.guards.lock_for_deletion": lambda bench: ("t",),
     "leases.guards.store_tombstone": lambda bench: ("t", 60.0),
     "leases.guards.revive_thread": lambda bench: ("t",),
     "leases.guards.refuse_deleted": lambda bench: ("t",),

@@ -117,6 +117,18 @@ def test_a_thread_that_is_deleted_while_its_run_is_claimed_leaves_nothing(dsn: s
     assert queue.execute("SELECT 1 FROM {}.leases") == queue.execute("SELECT 1 FROM {}.runs") == []
 
 
+def test_a_thread_that_is_deleted_while_its_first_checkpoint_is_stored_leaves_nothing(
+    dsn: str, queue: Queue, other: Queue
+) -> None:
+    queue.add("t")
+    saver = PGStateSaver(other.connection, schema=queue.schema)
+    with psycopg.connect(dsn) as mine:
+        mine.execute("SELECT 1")
+        Queue(mine, queue.schema).put("t", "run")
+        meanwhile(queue, lambda: saver.delete_thread("t"), mine.commit)
+    assert queue.execute("SELECT 1 FROM {}.checkpoints") == queue.execute("SELECT 1 FROM {}.threads") == []
+
+
 def test_a_lease_that_is_renewed_while_it_is_recovered_is_kept(dsn: str, queue: Queue, other: Queue) -> None:
     queue.add("t")
     run = queue.claim_one()
