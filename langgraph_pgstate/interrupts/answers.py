@@ -23,6 +23,7 @@ from langgraph_pgstate.errors import (
 )
 from langgraph_pgstate.interrupts.pending import Interrupted, Place, read_interrupted
 from langgraph_pgstate.interrupts.types import Answer, PendingInterrupt
+from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.runs.enqueue import enqueue
 from langgraph_pgstate.runs.inputs import read_field
 from langgraph_pgstate.runs.options import EnqueueOptions
@@ -90,11 +91,14 @@ async def answer(
 
     Raises:
         NotFoundError: If the thread has no such interrupt.
+        ThreadArchivedError: If the thread is archived.
         AlreadyAnsweredError: If the interrupt is answered already.
         ConfigurationError: If there are several interrupts and none is named. With `must_enqueue`, also if the
             interrupted run was not enqueued.
     """
     interrupted = await read_interrupted(db, queries, codec, thread_id)
+    if interrupted is None:
+        await refuse_archived(db, queries, thread_id)
     interrupt = _chosen(interrupted, thread_id, request)
     assert interrupted is not None
     checkpoint_id = interrupted.place[1]
@@ -132,11 +136,13 @@ async def resume(
         ThreadBusyError: If the thread has a run in the queue.
         ConfigurationError: If interrupts have no answer yet, or no graph is given and the run was not enqueued.
         NotFoundError: If there is no thread.
+        ThreadArchivedError: If the thread is archived.
     """
     async with db.transaction():
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
         head = await db.fetch(queries.get_head, {"thread_id": thread_id})
         if not head:
+            await refuse_archived(db, queries, thread_id)
             raise NotFoundError(f"there is no thread {thread_id!r}")
         if head[0][0] != checkpoint_id:
             raise StaleHeadError(thread_id, "", checkpoint_id, head[0][0])

@@ -84,6 +84,7 @@ class AsyncInterrupts:
 
         Raises:
             NotFoundError: If the thread has no such interrupt.
+            ThreadArchivedError: If the thread is archived.
             AlreadyAnsweredError: If the interrupt is answered already.
             ConfigurationError: If there are several interrupts and none is named. The message lists the interrupts.
             SerializationError: If the value cannot be stored.
@@ -140,6 +141,7 @@ class AsyncInterrupts:
             ThreadBusyError: If the thread has a run in the queue.
             ConfigurationError: If interrupts have no answer yet, or no graph is given and the run was not enqueued.
             NotFoundError: If there is no such thread.
+            ThreadArchivedError: If the thread is archived.
         """
         return self._runs.handle(*await self._resume_run(thread_id, checkpoint_id, graph, config, queue))
 

@@ -26,12 +26,13 @@ from langgraph_pgstate.db.database import (
     join_async,
 )
 from langgraph_pgstate.db.runners import blocking
+from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.options import ThreadKeys
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.feedback import AsyncRunFeedback, RunFeedback
 from langgraph_pgstate.runs import adopting, cancelling, outcomes
 from langgraph_pgstate.runs import enqueue as enqueueing
-from langgraph_pgstate.runs.cursors import Cursor, ThreadCursor, held_once
+from langgraph_pgstate.runs.cursors import Cursor, ThreadCursor, held_once, is_missing
 from langgraph_pgstate.runs.following import AsyncFollower, Follower
 from langgraph_pgstate.runs.handles import AsyncRunHandle, PollPauses, RunHandle
 from langgraph_pgstate.runs.notifying import EndListener, on_loop
@@ -176,6 +177,7 @@ class AsyncRuns(AsyncRunQueue):
 
         Raises:
             NotFoundError: If there is no such run.
+            ThreadArchivedError: If the thread is archived.
         """
         return await self._queue.run(outcomes.get_status, self._queries, *_key(thread_id, run_id))
 
@@ -205,6 +207,7 @@ class AsyncRuns(AsyncRunQueue):
             RunCancelledError: If the run was cancelled or rolled back.
             RunTimeoutError: If the run has not ended within the argument `timeout`. The run goes on.
             NotFoundError: If there is no such run.
+            ThreadArchivedError: If the thread is archived.
         """
         key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), asyncio.Event()
         with ExitStack() as stack:
@@ -237,6 +240,7 @@ class AsyncRuns(AsyncRunQueue):
 
         Raises:
             NotFoundError: If there is no such run, and `last_event_id` is not given.
+            ThreadArchivedError: If the thread is archived.
             ConfigurationError: If the run has no event with the id `last_event_id`.
         """
         return self._join(Cursor(self.encoder.codec, *_key(run.thread_id, run.run_id), last_event_id))
@@ -264,6 +268,8 @@ class AsyncRuns(AsyncRunQueue):
     async def _join(self, cursor: Cursor | ThreadCursor) -> AsyncIterator[Any]:
         while not cursor.has_ended:
             page = await self._follower.next(cursor)
+            if is_missing(page):
+                await self._queue.run(refuse_archived, self._queries, cursor.wanted.thread_id)
             taking = map(held_once, cursor.take(page))
             if sum(content_size(batch.data) for batch in getattr(page, "batches", ())) > heavy.HEAVY_BYTES:
                 del page
@@ -300,6 +306,7 @@ class AsyncRuns(AsyncRunQueue):
 
         Raises:
             NotFoundError: If there is no such run, or the run was not enqueued.
+            ThreadArchivedError: If the thread is archived.
             ConfigurationError: If the action is unknown, or the time has no time zone.
             AlreadyDoneError: If a person has retried the run after `unless_retried_after`. Nothing was written.
         """
@@ -329,6 +336,7 @@ class AsyncRuns(AsyncRunQueue):
 
         Raises:
             NotFoundError: If there is no such run, or the run was not enqueued.
+            ThreadArchivedError: If the thread is archived.
         """
         key = _key(thread_id, run_id)
         is_enqueued = await self._queue.run(cancelling.retry, self._queries, *key, by, unless_run_within)
@@ -368,6 +376,7 @@ class AsyncRuns(AsyncRunQueue):
 
         Raises:
             NotFoundError: If there is no such run, or the run was not enqueued.
+            ThreadArchivedError: If the thread is archived.
         """
         return await self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id), by)
 
@@ -457,7 +466,10 @@ class Runs(RunQueue):
 
     def _join(self, cursor: Cursor | ThreadCursor) -> Iterator[Any]:
         while not cursor.has_ended:
-            yield from cursor.take(self._follower.next(cursor))
+            page = self._follower.next(cursor)
+            if is_missing(page):
+                self._queue.database.run(refuse_archived, self._queries, cursor.wanted.thread_id)
+            yield from cursor.take(page)
 
     cancel = blocking(AsyncRuns.cancel)
     retry = blocking(AsyncRuns.retry)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from langgraph_pgstate.arguments import time_of
 from langgraph_pgstate.db.protocol import Connection, Parameters, Query, Rows
 from langgraph_pgstate.errors import AlreadyDoneError, ConfigurationError, NotFoundError
+from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.holds import is_kept
@@ -53,7 +54,7 @@ async def cancel(
                 await note_action(db, queries, "cancel", by, thread_id, run_id, {"how": action})
         found = await db.fetch(queries.get_run_status, key)
     # The rollback of a pending run has deleted its row.
-    return "cancelled" if rows and not found else _status_of(found, key)
+    return "cancelled" if rows and not found else await _status_of(db, queries, found, key)
 
 
 def _changes(row: Sequence[Any], action: str) -> bool:
@@ -62,9 +63,10 @@ def _changes(row: Sequence[Any], action: str) -> bool:
     return status == "pending" or asked is None or (action == "rollback" and asked != action)
 
 
-def _status_of(rows: Rows, key: dict[str, str]) -> str:
+async def _status_of(db: Connection, queries: Queries, rows: Rows, key: dict[str, str]) -> str:
     """Return the status of an enqueued run from the rows of `get_run_status`."""
     if not rows or not rows[0][3]:
+        await refuse_archived(db, queries, key["thread_id"])
         raise NotFoundError(f"thread {key['thread_id']!r} has no enqueued run {key['run_id']!r}")
     return str(rows[0][0])
 
@@ -139,7 +141,7 @@ async def retry(
             if is_enqueued:
                 await note_action(db, queries, "retry", by, thread_id, run_id)
     if not is_enqueued:
-        _status_of(await db.fetch(queries.get_run_status, key), key)
+        await _status_of(db, queries, await db.fetch(queries.get_run_status, key), key)
     return is_enqueued
 
 
@@ -162,5 +164,5 @@ async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str,
             if is_discarded:
                 await note_action(db, queries, "discard", by, thread_id, run_id)
     if not is_discarded:
-        _status_of(await db.fetch(queries.get_run_status, key), key)
+        await _status_of(db, queries, await db.fetch(queries.get_run_status, key), key)
     return is_discarded

@@ -229,6 +229,11 @@ class ThreadCursor:
         return not last.endswith(_END) or (run.last_event or 0) > (_number_of(last) or 0)
 
 
+def is_missing(page: StreamPage | ThreadPage) -> bool:
+    """Return whether a page says that a run does not exist."""
+    return isinstance(page, StreamPage) and page.status is None
+
+
 def held_once(event: T) -> list[T]:
     """Return an event in a list. A generator that yields `list.pop()` keeps no reference to the event."""
     return [event]

@@ -17,6 +17,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError
 from langgraph_pgstate.heavy import HEAVY_BYTES, is_heavy
 from langgraph_pgstate.langgraph_compat import is_schedule_channel
+from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.runs.inputs import change_input, read_field
 from langgraph_pgstate.runs.requests import RunRequest
 from langgraph_pgstate.schema.queries import Queries
@@ -30,14 +31,21 @@ async def get_status(db: Connection, queries: Queries, thread_id: str, run_id: s
 
     Raises:
         NotFoundError: If there is no such run.
+        ThreadArchivedError: If the thread is archived.
     """
     found = await db.fetch(queries.get_run_status, {"thread_id": thread_id, "run_id": run_id})
     if not found:
-        raise _not_found(thread_id, run_id)
+        raise await not_found(db, queries, thread_id, run_id)
     return str(found[0][0])
 
 
-def _not_found(thread_id: str, run_id: str) -> NotFoundError:
+async def not_found(db: Connection, queries: Queries, thread_id: str, run_id: str) -> NotFoundError:
+    """Return the error for a run that does not exist. One round trip.
+
+    Raises:
+        ThreadArchivedError: If the thread is archived, so that the run may be in the archive.
+    """
+    await refuse_archived(db, queries, thread_id)
     return NotFoundError(f"thread {thread_id!r} has no run {run_id!r}")
 
 
@@ -59,11 +67,12 @@ async def get_outcome(
         RunFailedError: If the run ended with an error or exceeded its timeout.
         RunCancelledError: If the run was cancelled. Also if `is_known` and the run no longer exists.
         NotFoundError: If there is no such run.
+        ThreadArchivedError: If the thread is archived.
     """
     key = {"thread_id": thread_id, "run_id": run_id}
     found = await db.fetch(queries.get_run_status, key)
     if not found and not is_known:
-        raise _not_found(thread_id, run_id)
+        raise await not_found(db, queries, thread_id, run_id)
     if not found or found[0][0] == "cancelled":
         raise RunCancelledError(thread_id, run_id)
     status, error_type, error_message, _ = found[0]

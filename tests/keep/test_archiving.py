@@ -16,6 +16,8 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from support import FORK, GUARD_SECONDS, examples, wait_until
 from support.keep import agent, answer, bookings, config_of, make_rich_thread, rows_of, states_of
+from support.queue import STATES, open_state
+from support.queue import call as called
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.db.adapters import BlockingConnection
@@ -207,6 +209,29 @@ def test_actions_of_an_archived_thread_are_not_said_to_be_missing(state: PGState
     ):
         with pytest.raises(ThreadArchivedError):
             call()
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_runs_and_interrupts_of_an_archived_thread_are_not_said_to_be_missing(
+    api: type, dsn: str, schema: str, state: PGState, url: str
+) -> None:
+    agent(state).invoke({"messages": [("user", "Book it.")]}, config_of("t"))
+    state.flush()
+    assert state.archive.put(["t"], to=url, idle_for=NOW).threads == 1
+    async with open_state(api, dsn, schema) as found:
+        runs, interrupts, handle = found.runs, found.interrupts, found.runs.handle("t", "r")
+        for function, *arguments in (
+            *((one, "t", "r") for one in (runs.retry, runs.discard, runs.cancel, runs.status)),
+            (handle.wait, 1),
+            (interrupts.answer, "t", "yes"),
+            (interrupts.resume_run, "t", "c"),
+        ):
+            with pytest.raises(ThreadArchivedError):
+                await called(function, *arguments)
+        for last in (None, "3"):
+            events = runs.join(handle, last_event_id=last)
+            with pytest.raises(ThreadArchivedError):
+                await anext(events) if api is AsyncPGState else next(events)
 
 
 def arrivals() -> dict[str, Callable[[PGState, Any], Any]]:
