@@ -13,7 +13,7 @@ ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE fal
 SELECT 1 FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id FOR NO KEY UPDATE;
 
 -- name: lock_free_threads
--- Lock the given threads that no other transaction has locked, and return them.
+-- Lock the given threads that no other transaction has locked. Return the locked threads, and threads without a row.
 WITH free AS MATERIALIZED (
     SELECT thread_id FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id
     FOR NO KEY UPDATE SKIP LOCKED

@@ -165,8 +165,8 @@ SELECT DISTINCT thread_id FROM (
 ) AS due;
 
 -- name: make_due
--- Put delayed runs that are due behind the other runs of their threads. The due time becomes the time of enqueueing.
--- Execute the query after the lock of the threads' rows.
+-- Move due runs behind the other runs of their threads. The due time becomes the time of enqueueing. Execute the query
+-- after the lock of the threads' rows.
 UPDATE /*schema*/queue SET
     run_after = NULL, number = due.number, enqueued_at = greatest(queue.enqueued_at, queue.run_after)
 FROM (
