@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
@@ -41,7 +42,13 @@ from langgraph_pgstate.db.protocol import Connection, Read, read
 from langgraph_pgstate.db.retrying import Outage, Tries
 from langgraph_pgstate.db.translate import is_interrupt, is_read_only, translate, unknown_host
 from langgraph_pgstate.encryption.keys import HeldKeys, KeyRing, call_async, call_blocking
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, MissingKeysError, UnavailableError
+from langgraph_pgstate.errors import (
+    ArgumentTypeError,
+    ConfigurationError,
+    MissingKeysError,
+    ToolSetupError,
+    UnavailableError,
+)
 from langgraph_pgstate.options import PoolSettings, RetryPolicy
 
 T = TypeVar("T")
@@ -80,6 +87,36 @@ Check = Callable[[Connection], Awaitable[None]]
 
 def _in_use() -> PoolTimeout:
     return PoolTimeout("the only connection is in use")
+
+
+# For each transaction in which the present code runs: the lock of its connection; nothing after its end. Tasks that
+# outlive it keep a copy of the context.
+_lent: ContextVar[tuple[list[Any], ...]] = ContextVar("pgstate_lent", default=())
+
+
+@contextmanager
+def _lending(lock: Any) -> Iterator[None]:
+    """Remember that the code of this block runs in a transaction of a connection."""
+    lent = [lock]
+    token = _lent.set((*_lent.get(), lent))
+    try:
+        yield
+    finally:
+        lent.clear()
+        _lent.reset(token)
+
+
+def _refuse_lent(lock: Any, busy_seconds: float | None) -> None:
+    """Refuse to wait without a limit for a connection in whose transaction the calling code runs.
+
+    Raises:
+        ToolSetupError: If the call would wait for itself.
+    """
+    if busy_seconds is None and any(lock in lent for lent in _lent.get()):
+        raise ToolSetupError(
+            "a transactional tool uses the only connection, so its code cannot call this package through the same "
+            "connection: give a pool"
+        )
 
 
 def _outage_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> Outage:
@@ -463,7 +500,8 @@ class Database(_Connected):
                     run_blocking(self._walled(_nothing)(db))
                     db.name_tenant()
                     try:
-                        yield db.connection, db
+                        with _lending(self._lock):
+                            yield db.connection, db
                     except BaseException:
                         raised = True
                         raise
@@ -530,6 +568,7 @@ class Database(_Connected):
 
     def acquire_single(self, busy_seconds: float | None) -> BlockingConnection:
         """Return the only connection, locked for a call."""
+        _refuse_lent(self._lock, busy_seconds)
         if not self._lock.acquire(timeout=-1 if busy_seconds is None else busy_seconds):
             raise _in_use()
         try:
@@ -847,7 +886,8 @@ class AsyncDatabase(_Connected):
                     await self._walled(_nothing)(db)
                     await db.name_tenant()
                     try:
-                        yield db.connection, db
+                        with _lending(self._lock):
+                            yield db.connection, db
                     except BaseException:
                         raised = True
                         raise
@@ -910,6 +950,7 @@ class AsyncDatabase(_Connected):
 
     async def acquire_single(self, busy_seconds: float | None) -> AsyncConnection:
         """Async twin of `Database.acquire_single`."""
+        _refuse_lent(self._lock, busy_seconds)
         try:
             async with asyncio.timeout(busy_seconds):
                 await self._lock.acquire()

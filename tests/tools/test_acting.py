@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -10,10 +12,12 @@ import psycopg
 import pytest
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from support import GUARD_SECONDS, wait_until
 from support.ledger import Bench, agent_graph, ask, thread
 
+from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import DatabaseError, ToolSetupError
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
 from tests.tools.test_executor import BOOK, Slow, bench, in_nothing, open_small, state_of
@@ -116,3 +120,44 @@ async def test_a_tool_that_is_cancelled_while_it_waits_for_its_connection_has_no
         with pytest.raises(asyncio.CancelledError):
             await running
         assert state_of(connection, schema) == ([("pending", 1)], [])
+
+
+def test_a_transactional_tool_does_not_wait_for_its_own_connection(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    with PGState.open(dsn, schema=schema, pool=False) as state:
+
+        def book(room: str, connection: psycopg.Connection) -> str:
+            return str(state.threads.get("t"))
+
+        graph = node_of(state.tools.once(state.tools.transactional(book))).compile(checkpointer=state.saver)
+        with pytest.raises(ToolSetupError, match="give a pool"):
+            graph.invoke(ask(), thread())
+        assert [one.status for one in state.tools.list("t")] == ["pending"]
+
+
+async def test_an_asynchronous_transactional_tool_does_not_wait_for_its_own_connection(dsn: str, schema: str) -> None:
+    async with AsyncPGState.open(dsn, schema=schema, pool=False) as state:
+
+        async def book(room: str, connection: psycopg.AsyncConnection) -> str:
+            return str(await state.threads.get("t"))
+
+        graph = node_of(state.tools.once(state.tools.transactional(book))).compile(checkpointer=state.saver)
+        with pytest.raises(ToolSetupError, match="give a pool"):
+            await asyncio.wait_for(graph.ainvoke(ask(), thread()), GUARD_SECONDS)
+        assert [one.status for one in await state.tools.list("t")] == ["pending"]
+
+
+def node_of(once: Callable[..., Any]) -> StateGraph[Any, Any, Any, Any]:
+    """A graph with one node, which books a room."""
+
+    async def suspending(state: MessagesState) -> dict[str, Any]:
+        await once("17")
+        return {}
+
+    def blocking(state: MessagesState) -> dict[str, Any]:
+        once("17")
+        return {}
+
+    node: Any = suspending if inspect.iscoroutinefunction(once) else blocking
+    return StateGraph(MessagesState).add_node("node", node).add_edge(START, "node")
