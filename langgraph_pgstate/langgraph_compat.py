@@ -15,11 +15,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
 from functools import cache, reduce
-from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
+from inspect import CO_COROUTINE, CORO_CREATED, getcoroutinestate, iscoroutine
 from operator import attrgetter
 from types import FrameType, FunctionType, UnionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -74,6 +74,7 @@ __all__ = [
     "has_own_hook",
     "interrupt_counter",
     "is_anything_scheduled",
+    "is_callback_awaited",
     "is_read_by_lines",
     "is_schedule_channel",
     "is_server_runtime",
@@ -308,17 +309,32 @@ def close_waiting_callbacks() -> None:
 
     LangChain's async manager makes a coroutine for each handler before it awaits the first coroutine.
     """
+    for frame in _manager_frames():
+        waiting = [*frame.f_locals.get("inline_tasks", ()), *frame.f_locals.get("non_inline_tasks", ())]
+        for one in waiting:
+            if iscoroutine(one) and getcoroutinestate(one) == CORO_CREATED:
+                one.close()
+        if waiting:
+            return
+
+
+def is_callback_awaited() -> bool:
+    """Return whether LangChain awaits what the calling callback returns. Its blocking manager does not.
+
+    LangChain's blocking manager is used for `invoke`, also on an event loop.
+    """
+    frame = next(_manager_frames(), None)
+    return frame is None or bool(frame.f_code.co_flags & CO_COROUTINE)
+
+
+def _manager_frames() -> Iterator[FrameType]:
+    """Return the functions of LangChain's callback managers that are calling, the last called first."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_FRAMES):
         if frame is None:
             return
         if frame.f_globals.get("__name__") == "langchain_core.callbacks.manager":
-            waiting = [*frame.f_locals.get("inline_tasks", ()), *frame.f_locals.get("non_inline_tasks", ())]
-            for one in waiting:
-                if iscoroutine(one) and getcoroutinestate(one) == CORO_CREATED:
-                    one.close()
-            if waiting:
-                return
+            yield frame
         frame = frame.f_back
 
 

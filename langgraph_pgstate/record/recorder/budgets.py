@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -16,7 +16,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import BudgetExceededError, PGStateError
-from langgraph_pgstate.record.budgets import Owner, cost_of, read_spending
+from langgraph_pgstate.record.budgets import Owner, Spending, cost_of, read_spending
 from langgraph_pgstate.record.recorder.awaiting import Awaited
 from langgraph_pgstate.record.recorder.genai import describe_llm
 from langgraph_pgstate.record.recorder.records import RunRecord, SpanRecord
@@ -25,11 +25,14 @@ from langgraph_pgstate.schema.queries import Queries
 
 _log = logging.getLogger("langgraph_pgstate.record")
 
+SpendingReader = Callable[[Collection[Owner], Callable[[], Collection[str]]], Awaitable[Spending]]
+
 _ZERO: Final = Decimal(0)
 # Minimum pause between two readings of the spending, in seconds, and as a multiple of the last reading's duration.
 _FRESH_SECONDS: Final = 2.0
 _SHARE: Final = 20
-_READ_SECONDS: Final = 5.0
+READ_SECONDS: Final = 5.0
+"""Maximum seconds to wait for a connection that reads the spending."""
 # Seconds without a call after which an owner's spending is no longer read.
 _OWNER_SECONDS: Final = 60.0
 # A call that ended this many seconds before a reading is in the tables, so the reading includes its cost.
@@ -106,8 +109,12 @@ class Budgets:
             known = [self._known.get(owner) for owner in owners_of(run)]
             return all(one is not None and one.read_at > oldest for one in known)
 
-    async def read(self, run: RunRecord) -> None:
-        """Read the spending of a run's owners and of other recent owners. If that fails, earlier values stay in use."""
+    async def read(self, run: RunRecord, reader: SpendingReader | None = None) -> None:
+        """Read the spending of a run's owners and of other recent owners. If that fails, earlier values stay in use.
+
+        Args:
+            reader: Reads the spending like `read_spending`; by default on the recorder's connections.
+        """
         began = time.monotonic()
         with self._lock:
             self._in_progress += 1
@@ -119,9 +126,7 @@ class Budgets:
             while self._calls and self._calls[0].ended < self._succeeded_at - _OWN_SECONDS:
                 self._calls.popleft()
         try:
-            spending = await self._runner.run_within(
-                _READ_SECONDS, read_spending, self._queries, asked, self._counted_ids
-            )
+            spending = await (reader or self._read_spending)(asked, self._counted_ids)
         except PGStateError as error:
             _log.warning("today's costs could not be read; budgets are checked with the last known costs: %s", error)
             spending = None
@@ -189,6 +194,9 @@ class Budgets:
         """Stop counting a model call that has failed."""
         with self._lock:
             self._started.pop(id, None)
+
+    async def _read_spending(self, owners: Collection[Owner], counted: Callable[[], Collection[str]]) -> Spending:
+        return await self._runner.run_within(READ_SECONDS, read_spending, self._queries, owners, counted)
 
     def _counted_ids(self) -> list[str]:
         """Return the ids of ended calls whose cost this process counts."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, suppress
 from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
@@ -18,11 +19,12 @@ from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.finishing import pause
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.errors import PGStateError
-from langgraph_pgstate.langgraph_compat import close_waiting_callbacks
+from langgraph_pgstate.langgraph_compat import close_waiting_callbacks, is_callback_awaited
 from langgraph_pgstate.options import RetryPolicy, ThreadKeys
+from langgraph_pgstate.record.budgets import Owner, Spending, read_spending
 from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.record.recorder.awaiting import NOTHING, Awaited, Later, Mark
-from langgraph_pgstate.record.recorder.budgets import BudgetGuard, Budgets
+from langgraph_pgstate.record.recorder.budgets import READ_SECONDS, BudgetGuard, Budgets
 from langgraph_pgstate.record.recorder.handler import RecordingHandler, attach
 from langgraph_pgstate.record.recorder.records import RunRecord
 from langgraph_pgstate.record.recorder.tracker import Tracker
@@ -217,7 +219,7 @@ class Recorder(_RecorderBase):
             run_blocking(self._budgets.read(run))
             admit()
 
-        if _in_loop() is not None and not self._is_borrowed:
+        if _in_loop() is not None and not self._is_borrowed and is_callback_awaited():
             return Later(lambda: asyncio.to_thread(read))
         read()
         return NOTHING
@@ -352,10 +354,8 @@ class AsyncRecorder(_RecorderBase):
         """
         if not self._queue.has_news or self._is_borrowed:
             return
-        dsn, named = bounded_dsn(self._owner.dsn, self.settings.timeout), queries(self._owner.schema)
-        tenant, keys = self._owner.tenant, self._owner.keys
-        with open_database(dsn, named, tenant, keys, pool=False, retry=RetryPolicy(1)) as database:
-            writer = Writer(BlockingRunner(database), named, self._queue)
+        with self._open_apart(self.settings.timeout) as database:
+            writer = Writer(BlockingRunner(database), queries(self._owner.schema), self._queue)
             if (error := run_blocking(writer.write(True))) is not None:
                 raise error
 
@@ -433,17 +433,37 @@ class AsyncRecorder(_RecorderBase):
             admit()
 
         here = _in_loop()
-        if here is not None and (self._loop is None or here is self._loop):
+        is_own = here is not None and (self._loop is None or here is self._loop)
+        is_awaited = here is not None and is_callback_awaited()
+        if is_own and is_awaited:
             return Later(read)
-        if not self._is_loop_running:
+        if is_own or not self._is_loop_running:
+            # The event loop of the recorder's connections does not run, or waits for this call.
+            if not self._is_borrowed:
+                run_blocking(self._budgets.read(run, self._read_spending_apart))
+            admit()
             return NOTHING
         # The caller is a blocking run in another thread, or a run on another loop.
         assert self._loop is not None
         reading = asyncio.run_coroutine_threadsafe(read(), self._loop)
-        if here is not None:
+        if is_awaited:
             return Later(lambda: asyncio.shield(asyncio.wrap_future(reading)))
-        reading.result()
+        try:
+            reading.result(self.settings.timeout)
+        except (CancelledError, TimeoutError):
+            # The recorder's event loop has ended meanwhile. The last known costs decide.
+            admit()
         return NOTHING
+
+    async def _read_spending_apart(self, owners: Collection[Owner], counted: Callable[[], Collection[str]]) -> Spending:
+        """Read the spending on a new blocking connection. Never suspends."""
+        with self._open_apart(READ_SECONDS) as database:
+            return database.run(read_spending, queries(self._owner.schema), owners, counted)
+
+    def _open_apart(self, seconds: float) -> AbstractContextManager[Database]:
+        """Open a blocking connection, for calls that cannot use the event loop."""
+        owner, dsn = self._owner, bounded_dsn(self._owner.dsn, seconds)
+        return open_database(dsn, queries(owner.schema), owner.tenant, owner.keys, pool=False, retry=RetryPolicy(1))
 
     async def _flush_patiently(self) -> None:
         # The error is logged. The graph must not fail.

@@ -519,6 +519,67 @@ async def test_enqueued_scheduled_and_resumed_runs_have_the_budget_of_their_user
         assert [agent.made for agent in agents.values()] == [3, 3, 3]
 
 
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("api", STATES)
+async def test_blocking_calls_on_an_event_loop_are_refused(api: type, how: str, dsn: str, schema: str) -> None:
+    class Blocking(Agent):
+        async def anode(self, state: State) -> State:
+            return self.node(state)
+
+    agent, config = Blocking(5), {"metadata": OWNER}
+    async with priced(api, dsn, schema) as state:
+        await call(state.runs.budget, 2 * CALL, user="*")
+        graph = state.record(agent.graph(is_async=how == "ainvoke").compile())
+        for _ in range(2):
+            with pytest.raises(BudgetExceededError):
+                # In either call, the model is called in the thread of the event loop.
+                graph.invoke({}, config) if how == "invoke" else await graph.ainvoke({}, config)
+            assert agent.made == 2
+            await asyncio.sleep(0.2)
+
+
+def test_calls_are_refused_if_the_event_loop_of_the_recorder_does_not_run(dsn: str, schema: str) -> None:
+    agent, loop = Agent(5), asyncio.new_event_loop()
+    state = loop.run_until_complete(AsyncPGState.open(dsn, schema=schema))
+    try:
+        loop.run_until_complete(state.prices.set("gpt-x", 1, 2))
+        loop.run_until_complete(state.runs.budget(2 * CALL, user="*"))
+        graph = state.record(agent.graph().compile())
+        for _ in range(2):
+            with pytest.raises(BudgetExceededError):
+                graph.invoke({}, {"metadata": OWNER})
+            assert agent.made == 2
+            time.sleep(0.2)
+    finally:
+        loop.run_until_complete(state.close())
+        loop.close()
+
+
+async def test_a_call_whose_reading_is_cancelled_is_checked_with_the_last_known_costs(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop is ending, and cancels its tasks."""
+
+    async def cancelled(*arguments: Any) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    agent, config = Agent(1), {"metadata": OWNER}
+    async with priced(AsyncPGState, dsn, schema) as state:
+        await state.runs.budget(2 * CALL, user="*")
+        graph = state.record(agent.graph().compile())
+        await asyncio.to_thread(graph.invoke, {}, config)
+        monkeypatch.setattr(budgets, "read_spending", cancelled)
+        await asyncio.sleep(0.2)
+        assert (await asyncio.to_thread(graph.invoke, {}, config))["count"] == 1
+        await asyncio.sleep(0.2)
+        with pytest.raises(BudgetExceededError):
+            await asyncio.to_thread(graph.invoke, {}, config)
+    assert agent.made == 2
+
+
 def test_a_graph_within_another_one_has_the_user_of_the_whole(dsn: str, schema: str) -> None:
     agent = Agent(8)
     with PGState.open(dsn, schema=schema) as state:
