@@ -64,6 +64,10 @@ async def delete_thread(
         await refuse_held(db, queries, thread_id)
         if tombstones_for:
             await store_tombstone(db, queries, thread_id, tombstones_for.total_seconds())
+        # Take the thread from its processes first. The deletion of checkpoints then sees all writes that were accepted.
+        # Delete rows of the queue before leases and recorded runs, because a claim locks rows in this order.
+        await db.execute(queries.delete_queued, {**key, "run_ids": None})
+        await db.execute(queries.delete_lease, key)
         while True:
             gone, checkpoints, writes, size = (await db.fetch(queries.delete_thread, {"thread_ids": [thread_id]}))[0]
             result += PruneResult(checkpoints=checkpoints, writes=writes, bytes=size)
@@ -72,8 +76,6 @@ async def delete_thread(
                 break
             # While the statement waited, a put may have committed a checkpoint, which only the next statement sees.
         segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
-        # Delete rows of the queue before recorded runs, because a claim locks rows in this order.
-        await db.execute(queries.delete_queued, {**key, "run_ids": None})
         await db.execute(queries.delete_streams, {**key, "run_ids": None, "keeps_ends": keeps_ends})
         # Delete journal entries before recorded rows. This waits for a writer that moves an entry to recorded rows.
         await db.execute(queries.delete_entries, {**key, "run_ids": None})

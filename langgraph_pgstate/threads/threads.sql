@@ -19,6 +19,10 @@ SELECT
     (SELECT count(*) FROM gone_writes),
     (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) + (SELECT coalesce(sum(bytes), 0)::bigint FROM gone_writes);
 
+-- name: delete_lease
+-- Delete the lease of a thread, so that writes under the lease are refused. Waits for such writes in progress.
+DELETE FROM /*schema*/leases WHERE thread_id = :thread_id::text;
+
 -- name: delete_record
 -- Delete all records of a thread other than its checkpoints. With `keeps_ends`, keep webhooks, and runs with a
 -- `delete_at`. Keep the event of the person who deleted the thread, unless the thread exists again.
@@ -40,8 +44,6 @@ WITH gone_projection AS (
     WHERE thread_id = :thread_id AND (:was_there::boolean OR kind <> 'action' OR payload ->> 'action' <> 'delete')
 ), gone_labels AS (
     DELETE FROM /*schema*/labels WHERE thread_id = :thread_id
-), gone_lease AS (
-    DELETE FROM /*schema*/leases WHERE thread_id = :thread_id
 ), gone_webhooks AS (
     DELETE FROM /*schema*/webhooks WHERE thread_id = :thread_id AND NOT :keeps_ends
 )

@@ -129,6 +129,25 @@ def test_a_thread_that_is_deleted_while_its_first_checkpoint_is_stored_leaves_no
     assert queue.execute("SELECT 1 FROM {}.checkpoints") == queue.execute("SELECT 1 FROM {}.threads") == []
 
 
+def test_what_is_stored_under_a_lease_while_its_thread_is_deleted_does_not_stay(
+    dsn: str, queue: Queue, other: Queue
+) -> None:
+    """As a put does, which need not write the thread's row."""
+    queue.put("t", "run")
+    queue.add("t")
+    queue.claim_one()
+    saver = PGStateSaver(other.connection, schema=queue.schema)
+    with psycopg.connect(dsn) as mine:
+        writing = Queue(mine, queue.schema)
+        assert writing.execute("SELECT 1 FROM {}.leases WHERE thread_id = 't' FOR SHARE") == [(1,)]
+        late = '{"checkpoint_id": "late"}'
+        writing.execute(
+            "INSERT INTO {0}.checkpoints SELECT (jsonb_populate_record(c, %s::jsonb)).* FROM {0}.checkpoints c", late
+        )
+        meanwhile(queue, lambda: saver.delete_thread("t"), mine.commit)
+    assert queue.execute("SELECT 1 FROM {}.checkpoints") == queue.execute("SELECT 1 FROM {}.leases") == []
+
+
 def test_a_lease_that_is_renewed_while_it_is_recovered_is_kept(dsn: str, queue: Queue, other: Queue) -> None:
     queue.add("t")
     run = queue.claim_one()
