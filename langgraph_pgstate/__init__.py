@@ -95,7 +95,6 @@ async def _checkpointer() -> AsyncIterator["AsyncPGStateSaver"]:
         yield saver
 
 
-# langgraph-api (0.16.7) cuts `langgraph_pgstate.agent_server:checkpointer` at the last dot. It looks up the second part
-# in the `__dict__` of this package, which does not call `__getattr__`, so the attribute must exist. It also takes
-# `langgraph_pgstate.agent_server.checkpointer`.
+# langgraph-api (0.16.7) cuts `langgraph_pgstate.agent_server:checkpointer` at the last dot, and looks up the second
+# part in this package's `__dict__`. The lookup does not call `__getattr__`, so the attribute must exist.
 globals()["agent_server:checkpointer"] = _checkpointer

@@ -202,7 +202,7 @@ def check_key_size(names: str, *parts: str | None) -> None:
     size = sum(len(part.encode()) for part in parts if part)
     if size > MAX_KEY_BYTES:
         raise ConfigurationError(
-            f"{names} are {size} bytes together; PostgreSQL can index {MAX_KEY_BYTES}. Use shorter ids."
+            f"{names} must have at most {MAX_KEY_BYTES} bytes together, to fit into an index, got {size}"
         )
 
 

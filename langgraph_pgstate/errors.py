@@ -95,7 +95,8 @@ class PGStateError(Exception):
 
     @property
     def _langgraph_invalid_resume(self) -> bool:
-        # If true, LangGraph raises the error in spite of `handle_tool_errors`. Sibling tasks run to their end.
+        # If true, LangGraph raises the error even with `handle_tool_errors`. Other tasks of the superstep run to their
+        # end.
         return self.is_final
 
 
@@ -110,7 +111,7 @@ class ArgumentTypeError(ConfigurationError, TypeError):
 class MissingKeyError(ConfigurationError, KeyError):
     """A config or a checkpoint lacks a required key. Nothing was written."""
 
-    # A KeyError prints its message as a key, in quotes.
+    # Without this, the message would be printed in quotes, as a key is.
     __str__ = Exception.__str__
 
 

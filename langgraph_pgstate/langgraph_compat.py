@@ -96,12 +96,12 @@ TESTED_VERSIONS: Final = ("1.2.15", "1.2.24")
 
 _LAST: Final = "_last_v6_timestamp"
 _UUID6: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-# Ids of this time or later are ignored. This is the middle of an id's 60-bit time (in 100 ns since 1582), in the year
-# 3409. The other half remains for the generator.
+# Ids of this time (the year 3409) or later are ignored. The time of an id has 60 bits, in 100 ns since 1582. This limit
+# is half of the maximum, so that later ids remain for the generator.
 _END: Final = 1 << 59
 _EPOCH: Final = 0x01B21DD213814000
 _SECOND: Final = 10_000_000
-# Greater differences of clocks are logged. Clocks that NTP sets differ less.
+# Log greater differences between clocks. If NTP sets the clocks, the differences are smaller.
 _NOTABLE: Final = 5 * _SECOND
 
 _generator: Final[dict[str, Any]] = vars(_ids)
@@ -256,7 +256,7 @@ def unwind_when_cancelled(stack: AsyncExitStack) -> None:
     aexit = stack.__aexit__
 
     def unwind_always(*error: Any) -> Any:
-        # Remove this replacement, by which the stack refers to itself.
+        # Remove this replacement. Otherwise the stack would refer to itself.
         del stack.__aexit__
         running = asyncio.get_running_loop()
         has_begun = False
@@ -434,7 +434,7 @@ def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
     with _replacing_counters:
         before: _C | Any = lazy._counter
         if type(before) is not kind:
-            # LangGraph's counter can only be advanced. It returns the count so far.
+            # LangGraph's counter returns its count only when it is advanced.
             lazy._counter = kind(0 if before is None else before())
         counter: _C = lazy._counter
         return counter

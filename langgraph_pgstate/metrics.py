@@ -108,7 +108,7 @@ class GaugeReader:
         if reading.done():
             return reading.result()
         with suppress(TimeoutError):
-            # Other scrapes wait for this reading, too.
+            # Keep the reading running after a timeout, because other scrapes also wait for it.
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(asyncio.wrap_future(reading))
         return _UNREADABLE
@@ -119,7 +119,7 @@ class GaugeReader:
             now = time.monotonic()
             if self._reading is None or (self._reading.done() and now >= self._began + self._interval):
                 reading: Future[Snapshot] = Future()
-                # At exit, the interpreter would wait for an executor's thread, but not for a daemon thread.
+                # Not an executor: at exit, the interpreter would wait for an executor's thread.
                 threading.Thread(target=self._read, args=(reading,), name="pgstate-metrics", daemon=True).start()
                 self._reading, self._began = reading, now
             return self._reading, max(0.0, self._began + self._timeout - now)

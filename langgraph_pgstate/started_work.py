@@ -51,7 +51,7 @@ class StartedWork:
         context = contextvars.copy_context()
         context.run(_works.set, (*_works.get(), self))
         task = loop.create_task(coroutine, context=context)
-        # The loop calls this when the task waits for the first time.
+        # The event loop calls `_note_wait` when the task waits for the first time.
         loop.call_soon(self._note_wait)
         return task
 
@@ -121,7 +121,7 @@ class StartedWork:
 
     def _add(self, thread: _Thread) -> None:
         with self._lock:
-            # A task that has waited before has begun other work.
+            # If the task has waited before this thread, the task has already done other work.
             self._has_begun |= self._has_waited
             self._threads.add(thread)
             is_stopped = self._is_stopped
@@ -162,7 +162,7 @@ class _Thread:
         for work in works:
             work._add(self)
         if self._is_refused:
-            raise asyncio.CancelledError("the work was stopped and may not start this function")
+            raise asyncio.CancelledError("the function was not started, because its caller was stopped")
 
     def begin(self) -> None:
         """Remember that a thread runs the function, or raise `CancelledError` if the function was refused."""
@@ -172,7 +172,7 @@ class _Thread:
                 for work in self._works:
                     work._has_begun = True
                 return
-        raise asyncio.CancelledError("the work that started this function was stopped before the function began")
+        raise asyncio.CancelledError("the function was not run, because its caller was stopped before")
 
     def refuse(self) -> bool:
         """Keep the function from beginning. Return whether it has not begun."""

@@ -239,7 +239,7 @@ class _State:
         return PutHooks(*members)
 
     def _recording(self) -> RecorderSettings:
-        # The caller's serializer may encrypt data. Do not also store the data in clear text.
+        # The caller's serializer may encrypt data, so do not also store the data in clear text.
         return RecorderSettings(content=self._codec.is_native)
 
     @property
@@ -368,9 +368,10 @@ class PGState(_State):
         )
         self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = PGStateSaver.over(database, self._saver_options(options), self._hooks(options))
-        # A garbage-collected state closes its connections, so every user of `database` must keep the state alive.
+        # The garbage collector closes the connections of a state. So every object that uses `database` must keep the
+        # state alive.
         database.owner = self
-        # What `close` closes besides the state's own parts.
+        # Other resources that `close` closes.
         self._resources, self._at_exit = ExitStack(), AtExit(self, type(self).close)
 
     @classmethod
@@ -594,7 +595,7 @@ class PGState(_State):
 
     @cached_property
     def files(self) -> Files:
-        """Files of agents, in versions; for deepagents as `PGFiles(state, namespace=…)`."""
+        """Files of agents, with all their versions. `PGFiles(state, namespace=…)` offers them to deepagents."""
         return Files(self._database, self._queries, self._codec, self._run_of)
 
     @cached_property
@@ -773,7 +774,8 @@ class AsyncPGState(_State):
         )
         self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = AsyncPGStateSaver.over(database, self._saver_options(options), self._hooks(options))
-        # A garbage-collected state closes its connections, so every user of `database` must keep the state alive.
+        # The garbage collector closes the connections of a state. So every object that uses `database` must keep the
+        # state alive.
         database.owner = self
         self._resources, self._at_exit = AsyncExitStack(), AtExit(self, type(self)._close_at_exit)
 
@@ -932,7 +934,7 @@ class AsyncPGState(_State):
 
     @cached_property
     def files(self) -> AsyncFiles:
-        """Files of agents, in versions; for deepagents as `PGFiles(state, namespace=…)`."""
+        """Files of agents, with all their versions. `PGFiles(state, namespace=…)` offers them to deepagents."""
         return AsyncFiles(self._database, self._queries, self._codec, self._run_of)
 
     @cached_property

@@ -65,7 +65,7 @@ from langgraph_pgstate.threads.types import Progress
 
 OnProgress = Callable[[Progress], None]
 
-# SQLSTATE classes of data that do not fit the tables. Other threads may fit.
+# SQLSTATE classes of errors in the data of one thread. The transfer continues with the other threads.
 _DATA_ERRORS = ("22", "54")
 
 
@@ -330,7 +330,7 @@ class Admin:
         """
         keys = self._keys()
         if not keys.encryption.accept_plain:
-            raise ConfigurationError("encryption must have accept_plain=True to read what is not encrypted yet")
+            raise ConfigurationError("encryption must have accept_plain=True to read values that are not encrypted yet")
         self._database.run(schemas.check_version, self._queries)
         return rotation.encrypt(self._database, self._queries, progress)
 

@@ -340,7 +340,7 @@ def _reason(decode: Callable[[], Any]) -> str | None:
     try:
         decode()
     except Exception as error:
-        # A decoder may raise anything on damaged bytes.
+        # Damaged bytes may make a decoder raise any error.
         return _why(error)
     return None
 

@@ -57,11 +57,11 @@ async def maintain(
     await run(partitions.make_days, queries, strayed=True, lock_timeout=_LOCK_TIMEOUT)
     owners = [runner] if tenants is None else tenants
     old = [{*await one.run(partitions.list_old_days, queries, stream_ttl)} for one in owners]
-    # A day's partition has the events of all tenants, so drop only days that all tenants list.
+    # A partition has one day's events of all tenants, so drop only days that every tenant may lose.
     days = await run(partitions.drop_days, queries, sorted(set.intersection(*old)) if old else [])
     gone: list[str] = []
     if drop_older_than is not None:
-        # A month's partition has the spans of all tenants, so drop only months that all tenants list.
+        # A partition has one month's spans of all tenants, so drop only months that every tenant may lose.
         months_of = [{*await one.run(partitions.list_old_months, queries, drop_older_than)} for one in owners]
         gone = sorted(set.intersection(*months_of)) if months_of else []
     dropped = await run(partitions.drop_months, queries, gone)

@@ -53,14 +53,14 @@ async def _slowest(db: Connection, queries: Queries, schema: str) -> tuple[SlowS
     try:
         rows = await db.fetch(extension_queries(schema).list_slow_statements, parameters)
     except Exception as error:
-        # This is psycopg's error. It is translated after the operation.
+        # This is psycopg's own error, because errors are translated only after the operation.
         if db.is_in_transaction or getattr(error, "sqlstate", None) not in _NOT_THERE:
             raise
         return None
     return tuple(SlowStatement(*row) for row in rows)
 
 
-# Rows of larger tables are not counted but estimated by PostgreSQL.
+# If the tables are larger, use PostgreSQL's estimates instead of counting rows.
 _COUNTED_BYTES: Final = 256 * 1024 * 1024
 
 

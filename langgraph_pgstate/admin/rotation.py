@@ -18,7 +18,7 @@ from langgraph_pgstate.schema.resealing import reseal_page
 
 OnProgress = Callable[[RotationProgress], None]
 
-# Seconds for the commit of values that other processes encrypted just before they forgot a replaced key.
+# Seconds to wait for other processes to commit values that they have encrypted with a replaced key.
 _MARGIN_SECONDS: Final = 5.0
 
 

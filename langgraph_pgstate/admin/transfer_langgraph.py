@@ -148,7 +148,9 @@ class LangGraphStore:
             return Encoded(inner, self._cipher.decrypt(name, bytes(data)))
         except Exception as error:
             where = f"a value of thread {self._thread_id!r} in LangGraph's tables"
-            raise DecryptionError(where, "the key must be that of the application that wrote it") from error
+            raise DecryptionError(
+                where, "the key must be the one with which the application encrypted the value"
+            ) from error
 
     def plain(self, value: Encoded) -> Any:
         """Return a decoded value that consists only of JSON's types."""

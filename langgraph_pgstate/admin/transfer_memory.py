@@ -33,8 +33,8 @@ PAGE: Final = 500
 _PAGE_BYTES: Final = 8 * 1024 * 1024
 # Maximum number of passes, because programs may never stop writing.
 _PASSES: Final = 5
-# A later pass also reads items stored within this time before the previous pass began. These items may have been
-# committed after the previous pass.
+# A later pass reads again the items of this time before the previous pass began. Some of these items may have been
+# committed only after the previous pass.
 _MARGIN: Final = timedelta(minutes=1)
 _IMPORTED_BY: Final = "import-langgraph"
 _TYPES: Final = ("vector", "halfvec")
@@ -200,7 +200,7 @@ class Transfer:
 
 
 def _parsed(content: str) -> Any:
-    # Decrypted JSON has another format than PostgreSQL's.
+    # Compare values and not texts, because PostgreSQL formats JSON in its own way.
     return json.loads(content, parse_float=Decimal)
 
 

@@ -130,7 +130,7 @@ class PGStateStore:
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:
         """Return, by checkpoint, the channels with a value that no cached checkpoint has."""
-        # Values of checkpoints that are already in these tables are used again.
+        # Checkpoints that are already in these tables have values that can be inherited.
         known = {id for record in records if record.exists for id in (record.checkpoint_id, record.parent_id) if id}
         await self._load(namespace, [id for id in known if (namespace, id) not in self._manifests])
         missing: dict[str, list[str]] = {}
@@ -193,7 +193,7 @@ class PGStateStore:
                 home, manifest = record.checkpoint_id, mine
             entry = manifest.entry(channel, version) if manifest else None
             if isinstance(entry, Inline) and manifest is mine:
-                # The value is in the row that is written again, and stays there.
+                # Keep the value in the checkpoint's row, which is written again.
                 given[channel], new[channel] = Encoded(entry.type, entry.data), version
             elif home and manifest and isinstance(entry, Inline | Slice | Elements):
                 others[home] = manifest
@@ -209,7 +209,7 @@ class PGStateStore:
         encoded = {key: self._codec.dumps(key, value) for key, value in exact.items()}
         request = replace(request, metadata=text, exact_metadata=encoded)
         plan = plan_put(self._codec, request, parent, others)
-        # The contents are not read again.
+        # Free the contents, which are not read again.
         plan.contents.clear()
         created_at = _time(record.head.get("ts"))
         plan.manifest.revision = new_revision()
@@ -259,7 +259,7 @@ class PGStateStore:
         if base_revisions:
             held = await self.db.fetch(self._queries.hold_checkpoints, {**key, "checkpoint_ids": list(base_revisions)})
             if dict(held) != base_revisions:
-                raise ConflictError(f"thread {self._thread_id!r} was pruned or written to while it was copied")
+                raise ConflictError(f"thread {self._thread_id!r} was pruned or written during the copy: copy it again")
         if portion.plans:
             await self._send_checkpoints(key, portion, new)
         if portion.gone:

@@ -64,7 +64,7 @@ async def refuse_newer_state(db: Connection, queries: Queries, thread_id: str) -
     first = {"thread_id": thread_id, "cursor_ns": "", "cursor_id": "", "state_version": FIRST_VERSION, "page_size": 1}
     if await db.fetch(queries.scan_outdated, first):
         raise ConfigurationError(
-            f"thread {thread_id!r} already has checkpoints of a newer state version; nothing was imported into it"
+            f"thread {thread_id!r} already has checkpoints of a newer state version: nothing was imported"
         )
 
 
@@ -86,7 +86,7 @@ async def _upcast(
             return
         state = row.decode()
         if is_old_format(state):
-            # The parent's writes already have the pending sends, which would be stored twice.
+            # Do not store the pending sends twice. The parent's writes already have these sends.
             report.problems.append(Problem(address.thread_id, str(address), "its format is too old to be written"))
             return
         checkpoint: Any = after.checkpoint

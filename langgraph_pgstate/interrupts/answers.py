@@ -112,7 +112,7 @@ async def answer(
                 raise AlreadyAnsweredError(thread_id, interrupt_id, by, answered_at, is_default)
             return Answer(thread_id, checkpoint_id, interrupt_id, request.plain, by, answered_at, is_default, run_id)
     raise NotFoundError(
-        f"thread {thread_id!r} has just advanced, and interrupt {interrupt.interrupt_id} is no longer pending"
+        f"interrupt {interrupt.interrupt_id} is no longer pending, because thread {thread_id!r} has just advanced"
     )
 
 
@@ -157,7 +157,7 @@ async def resume(
             rows = await db.fetch(queries.get_newest_run, {"thread_id": thread_id})
             asked_by = rows[0][0] if rows else None
         run_id = str(uuid4())
-        # A run with only one answer has the answer's id, by which `Answer.run_id` is found.
+        # If a run has only one answer, the run gets the answer's id, so that `Answer.run_id` can be found.
         if len(answers) == 1 and interrupted is not None and answers[0].run_id is None:
             run_id = interrupted.answer_ids[answers[0].interrupt_id]
         command = command_of(answers)
@@ -215,7 +215,8 @@ async def answer_by_default(
                 if await _put_answer(db, queries, codec, interrupted.place, interrupt, request):
                     place = (*interrupted.place, interrupt.interrupt_id)
                     given.append(Answer(*place, value, None, now, True, request.answer_id))
-            # If an answer was given, the resuming run raises the unanswered interrupts again, as its own interrupts.
+            # After an answer, set no later time for this run. A new run resumes, and raises the unanswered interrupts
+            # again.
             later = None if given else min((one.asked_at + after for one in asked if one.error is None), default=None)
             await db.execute(queries.set_answer_at, {**key, "answer_at": later})
     except PGStateError:
@@ -292,7 +293,8 @@ def _chosen(interrupted: Interrupted | None, thread_id: str, request: AnswerRequ
         candidates = own or readable or interrupted.open_interrupts or interrupted.interrupts
         if len(candidates) > 1 and interrupted.open_interrupts:
             raise ConfigurationError(
-                f"thread {thread_id!r} has several pending interrupts, name one by interrupt_id: {_listed(interrupted)}"
+                f"interrupt_id must name one of the several pending interrupts of thread {thread_id!r}: "
+                f"{_listed(interrupted)}"
             )
     interrupt = candidates[0]
     if interrupt.error is not None:

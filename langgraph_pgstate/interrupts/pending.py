@@ -30,8 +30,8 @@ from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, e
 from langgraph_pgstate.schema.queries import Queries
 
 _KIND: Final = "interrupted"
-# Number of interrupts that are read at once, and maximum number of reads for one page of results. Answered interrupts
-# are skipped, so one read may not be enough.
+# Number of interrupts that are read at once, and maximum number of reads for one page of results. One read may not be
+# enough, because answered interrupts are skipped.
 _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
 _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None, "scope": None}

@@ -19,8 +19,8 @@ class InterruptFilter(OwnerFilter, total=False):
     Attributes:
         answered: Return threads with unused answers instead of threads with unanswered interrupts.
         scope: Only threads whose metadata contain this. It restricts what a user may see.
-        scan: Maximum number of interrupts to read in three round trips, at most 1,000. Answered interrupts count, too.
-            By default, up to 5,000 interrupts are read, 200 at a time.
+        scan: Maximum number of interrupts to read, from 1 to 1,000, including answered interrupts. All are read at
+            once. By default, a page reads up to 5,000 interrupts, 200 at a time.
     """
 
     answered: bool

@@ -123,8 +123,8 @@ class AsyncPGStateSaver(CommonSaver):
     """Takes and renews the leases of this saver's runs."""
 
     _database: AsyncDatabase
-    # Whether the checkpoint of a graph's input is sent after the first node has begun. The queue also stores the input,
-    # so a worker may wait.
+    # Whether the checkpoint of a graph's input is sent only after the first node has begun. A worker may do so, because
+    # the queue also stores the input.
     _sends_input_late: bool = False
 
     def __init__(
@@ -218,7 +218,8 @@ class AsyncPGStateSaver(CommonSaver):
         guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
         clone = self._guarded(guards, hook)
         clone.lease_manager = AsyncLeaseManager(self._database, self._queries, guards)
-        # Late sending lets other tasks run in the middle of a put. They could use a borrowed connection meanwhile.
+        # Late sending lets other tasks run in the middle of a put. Such tasks must not use a borrowed connection
+        # meanwhile.
         clone._sends_input_late = not self._database.is_borrowed
         return clone
 
@@ -274,7 +275,7 @@ class AsyncPGStateSaver(CommonSaver):
                 is_past = await self._run(guards.has_child, self._queries, address)
             self.lease_manager.note_read(call_site)
         except BaseException:
-            # The run does not begin, so its lease is released.
+            # The run will not begin, so release its lease.
             self.lease_manager.release_failed_read(call_site)
             raise
         if loaded is None:
@@ -459,7 +460,7 @@ class AsyncPGStateSaver(CommonSaver):
     def _wait(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> T:
         """Run a coroutine on the saver's loop, and wait for the result on another thread."""
         try:
-            # In a forked child, the parent's loop does not run.
+            # In a forked child, the parent's event loop does not run.
             self._database.check_process()
         except BaseException:
             coroutine.close()
@@ -474,7 +475,7 @@ class AsyncPGStateSaver(CommonSaver):
             try:
                 return self._wait(self._get_guarded(config, call_site), "aget_tuple")
             except KeyboardInterrupt:
-                # The coroutine goes on although the caller was interrupted, and may take a lease. Release this lease.
+                # The coroutine continues without the interrupted caller, and may take a lease. Release this lease.
                 if self.loop is not None:
                     self.loop.call_soon_threadsafe(self.lease_manager.release_failed_read, call_site)
                 raise

@@ -267,7 +267,7 @@ class PGStateSaver(CommonSaver):
                 is_past = self._run(guards.has_child, self._queries, address)
             self.lease_manager.note_read(call_site)
         except BaseException:
-            # The run does not begin, so its lease is released.
+            # The run will not begin, so release its lease.
             self.lease_manager.release_failed_read(call_site)
             raise
         if loaded is None:
@@ -502,7 +502,7 @@ class PGStateSaver(CommonSaver):
             try:
                 return await asyncio.to_thread(self._get_guarded, config, call_site)
             except asyncio.CancelledError:
-                # The OS thread goes on although the caller was cancelled, and may take a lease. Release this lease.
+                # The OS thread continues without the cancelled caller, and may take a lease. Release this lease.
                 self.lease_manager.release_failed_read(call_site)
                 raise
         return await asyncio.to_thread(self._get_tuple, address_of(config))

@@ -20,7 +20,7 @@ from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar
 _CHECKPOINTS: Final = 16
 _NAMESPACE_BYTES: Final = 800
 _ENTRY_BYTES: Final = 400
-# Estimated bytes, in a manifest, of a run of list elements, of a channel's entry, and of a channel's version.
+# Estimated bytes of each entry, version or run of list elements in a manifest.
 _RUN_BYTES: Final = 200
 _BLOCK_BYTES: Final = 130
 _CONTENT_BYTES: Final = 250
@@ -62,7 +62,7 @@ class Cache:
 
     def manifest(self, address: Address) -> Manifest | None:
         """Return a checkpoint's manifest; `None` if the manifest is not cached."""
-        # Without a lock, an entry that another OS thread moves may be missed. A query replaces it.
+        # Without a lock, this may miss an entry that another OS thread is moving. The caller then reads the database.
         namespace = self._namespaces.get(address[:2])
         found = namespace and namespace.manifests.get(address.checkpoint_id)
         return found[0] if found else None
@@ -95,7 +95,7 @@ class Cache:
                         # The base counts as recently used, because other checkpoints may fork from it soon.
                         namespace.manifests[base] = namespace.manifests.pop(base)
             if len(contents) + len(missing) != len(ids):
-                # The checkpoint lacks some of the head's segments. Keep only contents of its own segments.
+                # The checkpoint lacks some of the head's segments. Keep only the segments that the checkpoint has.
                 contents = {id: contents[id] for id in ids if id in contents}
                 missing = [id for id in ids if id not in contents]
                 contents_bytes = _size_of_all(contents)
@@ -152,7 +152,7 @@ class Cache:
         if checkpoint_id in manifests:
             namespace.bytes -= manifests.pop(checkpoint_id)[1]
         manifests[checkpoint_id] = (manifest, size)
-        # A namespace must evict neither all other namespaces nor its own head.
+        # A namespace may fill at most half of the cache, but always keeps its newest entry.
         while len(manifests) > _CHECKPOINTS or (namespace.bytes > self._max_bytes // 2 and len(manifests) > 1):
             namespace.bytes -= manifests.pop(next(iter(manifests)))[1]
         namespace.head = checkpoint_id
@@ -175,7 +175,7 @@ class _TenantCache(Cache):
 
     def __init__(self, whole: Cache, tenant: str) -> None:
         self._whole = whole
-        # Neither tenants nor thread ids contain NUL, so two pairs never give one key.
+        # Tenants and thread ids contain no NUL, so different pairs of a tenant and a thread have different keys.
         self._prefix = f"{tenant}\0"
 
     def _own(self, address: Address) -> Address:

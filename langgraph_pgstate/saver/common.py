@@ -206,7 +206,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
             manifest.reuse_cached(self._saver_cache.cache.manifest(row.address))
             self._saver_cache.cache.note_read(row.address, manifest, found[1].contents)
             return loaded
-        # The next put must not inherit the stored values, so they are not cached.
+        # Do not cache values of another state version, because the next put must not inherit such values.
         return self._states.upcast(loaded, row.state_version)
 
     def _load_uncached(self, found: getting.Found) -> CheckpointTuple:

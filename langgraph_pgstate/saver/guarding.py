@@ -31,8 +31,8 @@ class GuardPolicy:
 
     def __init__(self, settings: GuardSettings) -> None:
         self.settings = settings
-        # The child that a run stores after a checkpoint, by the checkpoint and the `id()` of the run. The run is kept,
-        # too, so that no other object gets its `id()`.
+        # The child that a run stores after a checkpoint, by the checkpoint and the `id()` of the run. Keep the run,
+        # too, so that no other object gets the same `id()`.
         self._advances: OrderedDict[tuple[Address, int], tuple[str, Any]] = OrderedDict()
         self._refused: OrderedDict[Address, StaleHeadError | CheckpointOrderError] = OrderedDict()
         self._lock = threading.Lock()

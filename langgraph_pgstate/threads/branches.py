@@ -218,7 +218,7 @@ def request_fork(
     target_id = str(uuid4()) if to is None else thread_id_of(to)
     if source_id == target_id:
         raise ConfigurationError(
-            f"thread {source_id!r} cannot be forked onto itself; to branch within it, run it with a checkpoint_id"
+            f"thread {source_id!r} cannot be forked onto itself: run the thread with a checkpoint_id to make a branch"
         )
     id = identifier("checkpoint_id", checkpoint_id) if checkpoint_id else None
     check_key_size("thread_id and checkpoint_id", target_id, id)
@@ -241,7 +241,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
     await refuse_deleted(db, queries, target_id)
     if db.keys is not None:
         db.keys.note_copy(source_id, target_id, None if request.owner is None else orjson.loads(request.owner))
-    # Move most journal entries before the transaction, to hold its locks for a shorter time.
+    # Move most journal entries before the transaction, which then holds its locks for a shorter time.
     await journal.write(db, queries, [source_id])
     async with db.transaction():
         # Concurrent forks to one id wait here for each other.
@@ -256,7 +256,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
             heads = await db.fetch(queries.find_head, {"thread_id": source_id})
             if not heads:
                 raise NotFoundError(_nothing(source_id))
-            # A retry must fork from the same checkpoint, even if the source has advanced.
+            # A retry must fork from this checkpoint, even if the source has advanced.
             request.checkpoint_id = heads[0][0]
         checkpoint_id = request.checkpoint_id
         forked = Address(target_id, "", checkpoint_id)
@@ -268,7 +268,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
             if has_this and tuple(origin[0]) == (source_id, checkpoint_id):
                 return forked
             raise ConfigurationError(
-                f"thread {target_id!r} already has a history of its own; fork to a new thread, or delete this thread"
+                f"thread {target_id!r} already has a history of its own: fork to a new thread, or delete this thread"
             )
         if request.within is not None:
             await check_not_done(db, queries, "fork", source_id, request.within, checkpoint_id=checkpoint_id)

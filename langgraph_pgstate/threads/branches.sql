@@ -8,7 +8,7 @@ WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns
 ORDER BY c.checkpoint_id;
 
 -- name: trace_lineage
--- Return a checkpoint, or the newest of its namespace, and its ancestors, in any order. Each row has the label and the
+-- Return a checkpoint, or the newest of a namespace, with its ancestors, in any order. Each row has the label and the
 -- number of children, but no state.
 WITH RECURSIVE lineage AS (
     (
@@ -126,7 +126,8 @@ WITH RECURSIVE lineage AS (
     FROM lineage d JOIN /*schema*/checkpoints c
         ON c.thread_id = :source_id AND c.checkpoint_ns = '' AND c.checkpoint_id = d.parent_checkpoint_id
 ), past AS (
-    -- Checkpoints whose supersteps belong to the fork's past. If the thread has continued, the forked one does not.
+    -- Checkpoints whose supersteps belong to the fork's past. The superstep after the forked checkpoint belongs to the
+    -- past only if the checkpoint has no children.
     SELECT d.checkpoint_id FROM lineage d
     WHERE d.checkpoint_id <> :checkpoint_id OR NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints k

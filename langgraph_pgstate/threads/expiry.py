@@ -182,7 +182,7 @@ async def end_expired(
     Returns:
         The removed rows; none if the thread was kept.
     """
-    # The start of a run may be only in the journal.
+    # Move journal entries first, because the start of a run may be only there.
     await journal.write(db, queries, [thread_id])
     key = {"thread_id": thread_id}
     taking = {**key, "holder_id": f"sweep-{new_entry_id()}", "ttl": _LEASE_SECONDS, "free_tokens": []}

@@ -48,7 +48,7 @@ async def hold(db: Connection, queries: Queries, thread_id: str, reason: str, by
             raise NotFoundError(f"there is no thread {thread_id!r}")
         if await db.fetch(queries.find_stub_without_archive, {"thread_id": thread_id}):
             raise NotFoundError(
-                f"thread {thread_id!r} is being deleted from its archive: repeat the deletion, or restore it first"
+                f"thread {thread_id!r} is being deleted from its archive: repeat the deletion, or first restore it"
             )
         if await db.execute(queries.put_hold, {**key, "held_by": by}):
             await note_action(db, queries, "hold", by, thread_id, details={"reason": reason})
@@ -64,7 +64,7 @@ async def release(
         key = {"thread_id": thread_id, "reason": reason, "since": since}
         ended = await db.execute(queries.delete_hold, key) > 0
         if ended:
-            # Policies of retention skipped the thread while it was held.
+            # Policies of retention have skipped the held thread, and must visit it again.
             await db.execute(queries.visit_again, {})
             await note_action(db, queries, "release", by, thread_id, details={"reason": reason})
     return ended

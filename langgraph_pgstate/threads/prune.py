@@ -121,7 +121,7 @@ async def prune_thread(db: Connection, queries: Queries, request: PruneRequest, 
     If a checkpoint that must be read is damaged, the thread is left unchanged. The result and the log name the thread.
     """
     if not request.dry_run:
-        # Move most journal entries before the transaction, to hold its locks for a shorter time.
+        # Move most journal entries before the transaction, which then holds its locks for a shorter time.
         await journal.write(db, queries, [thread_id])
     try:
         return await _prune_thread(db, queries, request, thread_id)
@@ -418,7 +418,8 @@ async def _stored_channels(db: Connection, queries: Queries, thread_id: str, nam
             return found
 
 
-# A suspended machine may continue a put hours later.
+# Pending writes without a checkpoint are deleted after this time. A suspended machine may store the checkpoint hours
+# later.
 _ORPHAN_AGE: Final = timedelta(days=1)
 
 

@@ -77,7 +77,8 @@ async def delete_thread(
             # While the statement waited, a put may have committed a checkpoint, which only the next statement sees.
         segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
         await db.execute(queries.delete_streams, {**key, "run_ids": None, "keeps_ends": keeps_ends})
-        # Delete journal entries before recorded rows. This waits for a writer that moves an entry to recorded rows.
+        # Delete journal entries before recorded rows. The deletion waits for a writer that is moving an entry to
+        # recorded rows.
         await db.execute(queries.delete_entries, {**key, "run_ids": None})
         if has_budgets:
             await keep_costs(db, queries, thread_id)
@@ -130,7 +131,8 @@ async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_i
     await db.fetch(queries.keep_labels, {"thread_id": thread_id})
     going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]
     await release_messages(db, queries, thread_id, going)
-    # Delete journal entries before recorded rows. This waits for a writer that moves an entry to recorded rows.
+    # Delete journal entries before recorded rows. The deletion waits for a writer that is moving an entry to recorded
+    # rows.
     await db.execute(queries.delete_entries, key)
     if has_budgets:
         await keep_costs(db, queries, thread_id, run_ids)
@@ -156,7 +158,7 @@ async def copy_thread(
     if db.keys is not None:
         db.keys.note_copy(source_id, target_id, None if owner is None else json.loads(owner))
     key = {"source_id": source_id, "target_id": target_id}
-    # Move most journal entries before the transaction, to hold its locks for a shorter time.
+    # Move most journal entries before the transaction, which then holds its locks for a shorter time.
     await journal.write(db, queries, [source_id])
     async with db.transaction():
         await keep_source(db, queries, source_id)
@@ -164,8 +166,8 @@ async def copy_thread(
         strangers = await db.fetch(queries.find_strangers, key)
         if strangers:
             raise ConfigurationError(
-                f"thread {target_id!r} already has a history of its own (checkpoint {strangers[0][1]!r}); "
-                "copy into a new thread, or delete this thread"
+                f"thread {target_id!r} already has a history of its own (checkpoint {strangers[0][1]!r}): copy into a "
+                "new thread, or delete this thread"
             )
         renaming = json.dumps({"thread_id": target_id})
         await db.execute(queries.copy_thread, {**key, "owner": owner, "renaming": renaming})
@@ -255,7 +257,7 @@ async def create_thread(db: Connection, queries: Queries, request: CreateRequest
         is_made = row[0] is not None
     finally:
         if db.keys is not None and not is_made:
-            # An existing thread may have another owner.
+            # Forget the owner of this call, because an existing thread may have another owner.
             db.keys.forget_thread(thread_id)
     if deleted_at is not None:
         raise ThreadDeletedError(thread_id, deleted_at)

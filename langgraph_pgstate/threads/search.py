@@ -139,7 +139,7 @@ async def change_thread(db: Connection, queries: Queries, thread_id: str, change
         raise NotFoundError(f"there is no thread {thread_id!r}")
     if changed or change.expected_version in (None, thread.version):
         return thread
-    # After a lost connection, the first attempt may have been committed.
+    # If the connection was lost, the first attempt may have been committed.
     lacks = await db.fetch(queries.would_change_thread, parameters)
     if thread.version == (change.expected_version or 0) + 1 and not lacks[0][0]:
         return thread
