@@ -69,11 +69,11 @@ ORDER BY l.checkpoint_id DESC, l.checkpoint_ns;
 -- leaves: threads.title
 WITH source AS MATERIALIZED (
     SELECT s.agent,
-        -- The owner is set at once, as in `copy_thread`.
+        -- Set the owner at once, because users who may see the source may not see the fork.
         CASE WHEN :owner::text::jsonb IS NULL THEN s.user_id ELSE :owner::text::jsonb ->> 'user_id' END,
         CASE WHEN :owner::text::jsonb IS NULL THEN s.tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
         now(), now(), s.title, coalesce(:owner::text::jsonb -> 'metadata', s.metadata), s.ttl, s.ttl_strategy,
-        -- A fork expires at its source's fixed date.
+        -- With a time to live, the fork expires that long from now, otherwise at the source's fixed time.
         coalesce(now() + s.ttl, s.expires_at)
     FROM /*schema*/threads s WHERE s.thread_id = :source_id::text
 )
@@ -83,7 +83,7 @@ INSERT INTO /*schema*/threads AS stored (
 SELECT :target_id::text, s.* FROM source s
 ON CONFLICT (thread_id) DO UPDATE SET
     updated_at = excluded.updated_at,
-    -- The expiry is computed as in `replace_checkpoint`.
+    -- Use UTC, because Citus requires an immutable expression, and the session's time zone may change.
     expires_at = coalesce(
         ((excluded.updated_at AT TIME ZONE 'UTC') + stored.ttl) AT TIME ZONE 'UTC', stored.expires_at
     )

@@ -116,7 +116,7 @@ WITH source AS MATERIALIZED (
         CASE WHEN :owner::text::jsonb IS NULL THEN tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
         now(), now(), title, coalesce(:owner::text::jsonb -> 'metadata', metadata), forked_from_thread_id,
         forked_from_checkpoint_id, ttl, ttl_strategy,
-        -- The expiry is computed as in `begin_fork`.
+        -- With a time to live, the copy expires that long from now, otherwise at the source's fixed time.
         coalesce(now() + ttl, expires_at), array_append(origin_thread_ids, thread_id)
     FROM /*schema*/threads WHERE thread_id = :source_id
 ), copied_thread AS (
