@@ -37,10 +37,9 @@ from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue, Rest,
 from langgraph_pgstate.tools.intents import Execution, ToolCall, running_execution
 from langgraph_pgstate.tools.results import ParentAnswer, is_error
 
-# Seconds by which the server's limit of a transaction exceeds the tool's timeout. If this process hangs and does not
-# end the tool itself, the server ends the transaction.
+# The server ends a transaction this many seconds after the tool's timeout, in case this process hangs.
 _SERVERS_GRACE = 1.0
-# Time limit for the server to end a transaction whose COMMIT was not confirmed.
+# Seconds to wait for the server to end a transaction whose COMMIT was not confirmed.
 _COMMIT_SECONDS = 5.0
 
 E = TypeVar("E", bound=PGStateError)
@@ -108,8 +107,8 @@ async def act(executor: Executor, call: ToolCall, execution: Execution) -> Any:
         running_execution.reset(token)
     refusal = call.refusal
     if refusal is not None:
-        # The lease check kept the tool from beginning. Raise its error even if there is a result: middleware that runs
-        # inside the ledger may have turned the error into a message.
+        # The lease check kept the tool from beginning. Raise the check's error even if there is a result, because
+        # middleware inside the ledger may have turned the error into a message.
         say(refusal, f"{call.intent.tool} was not started, it had no effect")
         raise Raised(refusal)
     return result
@@ -153,7 +152,8 @@ async def act_in_transaction(
     else:
         return result
     if not has_begun:
-        # No usable connection was available. A model cannot handle this error, so it ends the run.
+        # Without a usable connection, the tool has not begun. A model cannot handle this error, so the error ends the
+        # run.
         trouble.is_final = True
         say(trouble, f"this attempt at {intent.tool} was not started, it had no effect")
         raise Raised(trouble, is_begun=False)
@@ -193,7 +193,7 @@ async def _act_and_record(
         trouble = rolled_back(connection, error, schema) or failed_here(error, schema)
         if trouble is not None:
             raise Raised(caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
-        # The tool left the transaction in a failed state; it is rolled back.
+        # The tool left the transaction in a failed state, so the transaction is rolled back.
         raise Raised(error) from error
     if not is_mine:
         raise intent.error(ToolOvertakenError, "was taken over by another process; its writes are rolled back")
@@ -217,7 +217,7 @@ async def _is_committed(executor: Executor, intent: Intent) -> bool:
     try:
         return await executor.run_or_stop(tool_executions.is_committed, intent, _COMMIT_SECONDS)
     except (DatabaseError, SchemaError) as error:
-        say(error, f"the next call of {intent.tool} finds out whether it was committed")
+        say(error, f"the next call of {intent.tool} finds out whether the transaction was committed")
         raise
 
 
@@ -256,8 +256,8 @@ def with_connection(function: F, name: str, schema: str) -> F:
         execution = running_execution.get()
         if execution is None or execution.connection is None:
             raise ToolSetupError(
-                f"{name} is transactional and was called without its ledger: pass the ledger to its ToolNode, or "
-                "decorate it with @ledger.once as well"
+                f"{name} is transactional and was called without its ledger: pass the ledger to the ToolNode, or "
+                "decorate the function with @ledger.once, too"
             )
         return function(*args, connection=execution.connection, **kwargs)
 

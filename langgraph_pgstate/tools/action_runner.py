@@ -49,8 +49,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-# Outcomes that this process could not write, by intent id. The next call of an action writes its outcome. There is no
-# lock, because `os.fork` would copy a lock that is held. Each change is a single dict call, which is atomic.
+# Outcomes that this process could not write, by intent id. The next call of the action writes the outcome. There is no
+# lock, because `os.fork` could copy a lock that is held. Each change is a single dict call, which is atomic.
 _unrecorded: dict[str, Outcome] = {}
 
 
@@ -66,7 +66,7 @@ class ActionRunner:
         self.executor = executor
         self.recorded = RecordedActions(executor, codec, settings)
         self._codec, self._settings = codec, settings
-        # Namespaces, without task ids, whose checkpoints are not stored in the ledger's schema.
+        # Namespaces (without their task ids) of graphs whose checkpoints are not stored in the ledger's schema.
         self._unsaved: set[str] = set()
 
     async def perform(self, call: ToolCall) -> Any:
@@ -82,15 +82,16 @@ class ActionRunner:
         """
         if call.policy.transactional and call.policy.timeout is not None and self.executor.is_borrowed:
             raise ToolSetupError(
-                f"{call.intent.tool} is transactional, and its timeout would close the ledger's only connection. Give "
-                "the ledger a pool or a DSN"
+                f"{call.intent.tool} is transactional, and its timeout would close the ledger's only connection: open "
+                "the state with a pool or a DSN"
             )
         try:
             return await self.executor.cancelled_once(self._perform(call))
         except BaseException as error:
             is_over = isinstance(error, Exception) and not (isinstance(error, PGStateError) and error.is_final)
             if call.is_counted and not is_over:
-                # This attempt may have an effect. So if the task makes the same call again, it must be the same action.
+                # This attempt may have had an effect, so the task's next call with these arguments must be the same
+                # action.
                 repeat_next(call.intent.idempotency_key)
             raise
 
@@ -242,7 +243,7 @@ class ActionRunner:
             elif names in self._unsaved:
                 return
             elif waited >= _LONGEST_CATCH_UP:
-                # A subgraph has no checkpointer, or the checkpointer is on another database.
+                # The subgraph has no checkpointer, or the checkpointer is on another database.
                 self._unsaved.add(names)
                 _log.warning(
                     "%s runs although checkpoint %r of thread %r is not stored: if this process dies, the call may be "
@@ -254,7 +255,7 @@ class ActionRunner:
                 return
             await self.executor.sleep(pause)
             waited, pause = waited + pause, min(pause * 2, _FIRST_PAUSE * 5)
-        # Checkpoints of this namespace are stored. If an earlier one seemed to be missing, it was only late.
+        # Checkpoints of this namespace are stored. An earlier checkpoint that seemed to be missing was only late.
         self._unsaved.discard(names)
 
     async def _attempt(self, call: ToolCall, attempt: int) -> Happened | None:
@@ -350,14 +351,14 @@ class ActionRunner:
         error = raised.error
         is_stopped = isinstance(error, PGStateError) and (error.is_final or _is_refused_run(error, call.intent))
         if raised.is_rolled_back or (isinstance(error, GraphBubbleUp) and not is_stopped):
-            # The tool waits for a person or another graph, and starts again afterwards.
+            # The tool waits for a person or another graph, and will start again.
             return Outcome("pending")
         if isinstance(error, ToolTimeoutError):
             return failure("timeout", call.intent.tool, error, self._settings)
         if isinstance(error, Exception) and not is_stopped:
             return replace(failure("error", call.intent.tool, error, self._settings), answers=answers_used())
-        # The tool was stopped midway, by a cancellation, by the end of its run, or by a nested action of unknown
-        # outcome. Its progress is unknown, unless it was rolled back.
+        # The tool was stopped midway: by a cancellation, the end of its run, or a nested action of unknown outcome. The
+        # effect is unknown, unless a transaction was rolled back.
         status = "pending" if call.policy.transactional else "unknown"
         return failure(status, call.intent.tool, error, self._settings)
 

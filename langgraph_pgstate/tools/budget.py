@@ -138,7 +138,8 @@ class Budget(BaseCallbackHandler):
         with self._lock:
             if self._roots.pop(run_id, None) == run_id:
                 self._uses.pop(run_id, None)
-                # Also remove runs that were refused at their start. There is no end callback for them.
+                # Also remove runs that were refused at their start, because LangChain calls no end callback for such
+                # runs.
                 self._roots = {run: root for run, root in self._roots.items() if root != run_id}
 
     def _check_tokens(self, use: _Use) -> None:

@@ -59,7 +59,7 @@ async def compensate_all(
     for effect, is_copy in effects:
         compensator = compensators.get(effect.tool)
         if is_copy:
-            # Only the effect's own thread compensates it, so that it is not compensated twice.
+            # Only the thread of origin compensates an effect. Otherwise the effect could be compensated twice.
             elsewhere.append(effect)
         elif effect.status != "success":
             unsettled.append(effect)

@@ -25,8 +25,8 @@ PARENT_RESULT: Final = "parent/"
 UNSTORABLE_RESULT: Final = "none/"
 # Prefix of the type of a result whose bytes are compressed and have a checksum. Earlier versions stored no such prefix.
 FRAMED_RESULT: Final = "frame/"
-# Number of used resume values of an action that a person has settled and that was not called since: all values that its
-# task has then been given were given to this action or to earlier ones.
+# Number of used resume values of an action that a person has settled, until the task calls the action again. Then all
+# values that the task has been given count as used.
 ALL_ANSWERS: Final = -1
 _COLUMNS = len(fields(ToolExecution))
 # The maximum of PostgreSQL's timeouts in milliseconds, 24 days.
@@ -147,8 +147,8 @@ async def begin(
     parameters = {**intent.parameters(), "holder_id": holder_id, "ttl_seconds": ttl_seconds}
     if db.is_in_transaction:
         raise ToolSetupError(
-            f"{intent.tool} is called while the connection that the ledger was given is in a transaction, but its "
-            "intent must be committed before it runs. Commit first, or give a pool"
+            f"{intent.tool} must not be called while the ledger's connection is in a transaction, because the ledger "
+            "commits the intent before the tool runs: commit first, or give a pool"
         )
     while True:
         if await db.fetch(queries.begin_tool_execution, parameters):
@@ -165,8 +165,8 @@ async def begin(
             return recorded.execution.attempt, None
         if recorded.execution.status == "pending":
             return 0, recorded
-        # The recorded intent had expired, so another process took this process for dead, and stored that the outcome is
-        # unknown. But the tool has not begun, so store that the action can begin again.
+        # The recorded intent had expired. Another process took this process for dead, and stored an unknown outcome.
+        # But the tool has not begun, so store that the action can begin again.
         await finish(db, queries, intent, Outcome("pending"))
 
 

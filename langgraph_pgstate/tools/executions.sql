@@ -107,7 +107,7 @@ UPDATE /*schema*/tool_executions SET answers = :answers::integer
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_id = :intent_id;
 
 -- name: mark_tool_execution_unknown
--- Record that the process of an action has died. If it turns out to be alive, it may still write the outcome.
+-- Record that the process of an action has died. A process that turns out to be alive may still write the outcome.
 UPDATE /*schema*/tool_executions SET status = 'unknown'
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
     AND status = 'running' AND intent_id IS NOT DISTINCT FROM :seen_intent_id
@@ -168,8 +168,8 @@ FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND task_id = :task_id;
 
 -- name: count_stored_checkpoints
--- Return how many of two checkpoints are stored: the checkpoint of the task's graph and that of the root graph.
--- LangGraph may still be writing them while the task runs.
+-- Return how many of two checkpoints are stored: the checkpoint of the task's graph and that of the root graph. While
+-- the task runs, LangGraph may still be writing these checkpoints.
 SELECT count(*) FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id
     AND ((checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id)
@@ -181,8 +181,9 @@ SELECT 1 FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :checkpoint_id;
 
 -- name: list_effects
--- Return a thread's tool executions that were not compensated, last outcome first. If a run is given, return only its
--- executions. If a checkpoint is given, return only executions from it on, on all branches that begin there.
+-- Return a thread's tool executions that were not compensated, last outcome first. If a run is given, return only
+-- executions of the run. If a checkpoint is given, return only executions on the branches that begin at this
+-- checkpoint.
 -- opens: tool_executions.arguments
 -- opens: tool_executions.preview
 -- opens: tool_executions.error_message

@@ -38,7 +38,8 @@ from langgraph_pgstate.tools.executions import Intent, renew_all
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# Seconds within which a cancelled tool should end. Afterwards, its caller stops waiting, and its connection is closed.
+# Seconds to wait for the end of a cancelled tool. Afterwards, the caller stops waiting, and the tool's connection is
+# closed.
 _GRACE = 1.0
 
 _log = logging.getLogger(__name__)
@@ -165,8 +166,8 @@ class Executor(Runner, Protocol):
         ...
 
 
-# The attempts in progress in this process, for all its ledgers. There is no lock, because another thread could hold it
-# at a fork. Each change is a single list call, which is atomic. Entries that a forked child inherits are harmless,
+# The attempts in progress in this process, for all its ledgers. There is no lock, because `os.fork` could copy a lock
+# that is held. Each change is a single list call, which is atomic. Entries that a forked child inherits are harmless,
 # because the child has another holder id.
 _under_way: list[str] = []
 
@@ -293,7 +294,7 @@ class _RestOfTask:
 
     def outcome(self) -> Any:
         if self._is_cancelled and (self._task.cancelled() or self._task.exception() is not None):
-            # A cancelled tool may raise an exception of its own. It still counts as cancelled.
+            # A cancelled tool counts as cancelled, even if it raises another exception.
             raise asyncio.CancelledError
         return self._task.result()
 
@@ -308,7 +309,7 @@ class _RestOfTask:
         """Wait until the task and its OS threads have ended. Cancel the task if it does more than wait for a thread."""
         if not self._is_cancelled:
             await self.work.threads_ended()
-            # The task has the thread's result now, and may return it.
+            # Now that the thread has ended, let the task use the thread's result and return.
             await asyncio.wait({self._task}, timeout=_GRACE)
             await self.stop()
         await asyncio.wait({self._task})
@@ -368,7 +369,7 @@ class BlockingExecutor(BlockingRunner, Executor):
         else:
             if future.done() and time.monotonic() <= deadline:
                 return future.result()
-        # A tool that continues must not use a connection that other calls will use.
+        # A tool that runs on must not use the connection, which other calls will use.
         if not future.done() and interrupt(connection):
             wait([future], _GRACE)
         if not future.done():
@@ -533,7 +534,7 @@ class AsyncExecutor(AsyncRunner, Executor):
                 await rest.end()
                 await conclude()
             except asyncio.CancelledError:
-                _log.warning("the event loop of %s is closed while it runs: its outcome will be unknown", tool)
+                _log.warning("the event loop of %s is closed while the tool runs: the outcome will be unknown", tool)
                 # No other call in this process may begin the action before the tool's threads have ended.
                 rest.work.when_threads_ended(have_ended)
                 raise
@@ -620,8 +621,8 @@ class OffloadingExecutor(AsyncExecutor):
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation on the database in a worker thread. It cannot be cancelled; the caller waits for it."""
-        # If a tool calls a second tool and is stopped, no further thread of the first tool may begin. This thread may,
-        # because it writes the outcome of the second tool.
+        # If a tool calls a second tool and is stopped, the first tool may begin no more threads. This thread may still
+        # begin, because it writes the second tool's outcome.
         with not_followed():
             return await self.to_the_end(asyncio.to_thread(self._blocking.database.run, operation, *args, **kwargs))
 
@@ -672,7 +673,7 @@ async def _join(task: asyncio.Future[T], *, cancels: bool) -> T:
 def _report(abandoned: list[str]) -> None:
     if abandoned:
         _log.warning(
-            "the ledger is closed while tools run whose callers have stopped waiting (%s): unless they end before the "
-            "database is closed, their outcomes will be unknown",
+            "the ledger is closed while tools run whose callers have stopped waiting: %s. If the database is closed "
+            "before a tool ends, the outcome of the tool will be unknown",
             ", ".join(abandoned),
         )

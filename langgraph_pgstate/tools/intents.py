@@ -80,7 +80,7 @@ def current_execution() -> Execution:
     """
     execution = running_execution.get()
     if execution is None:
-        raise ToolSetupError("no tool execution is in progress here: the tool was called without its ledger")
+        raise ToolSetupError("current_execution must be called in a tool that a ledger runs")
     return execution
 
 
@@ -300,8 +300,8 @@ def _own_key(tool: str, policy: ToolPolicy, arguments: Mapping[str, Any]) -> str
         raise ConfigurationError(f"the key function of {tool} returned {value!r}: an action needs a key")
     if not _is_lasting(value):
         raise ConfigurationError(
-            f"the key function of {tool} returned {value!r}, which another process would write differently: a key must "
-            "be a text, a number, or a tuple of these"
+            f"the key function of {tool} must return a text, a number, or a tuple of these, got {value!r}, which "
+            "another process would write differently"
         )
     return f"{tool}:{value}"
 

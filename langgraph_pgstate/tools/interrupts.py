@@ -74,8 +74,8 @@ def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[s
             count += 1
             now = list(pad.resume) if pad is not None else []
             index = max(len(now), count) - 1
-            # Only a new answer may lack an id: after a crash, LangGraph can hand out used answers again, and without an
-            # id they would be taken for the answer to this interrupt.
+            # After a crash, LangGraph can hand out used answers again, so accept an answer without an id only if the
+            # answer is new. Otherwise a used answer could be taken for the answer to this interrupt.
             may_be_plain = index >= used and len(open_ids) <= 1
             if index >= len(known) and (found := _read(answer, own, may_be_plain)) is not None:
                 return (*found, index + 1)
@@ -92,10 +92,10 @@ def skip_answers(count: int) -> None:
         return
     with _skipping:
         while len(pad.resume) < count:
-            # Get the latest answer from LangGraph. If LangGraph has lost it in a crash, `None` takes its place.
+            # Take the latest answer from LangGraph. If LangGraph has lost the answer in a crash, this appends `None`.
             pad.resume.append(pad.get_null_resume(True))
         reached = counter.advance_to(count)
-        # Send the answers as `interrupt()` does. Otherwise they are lost at the end of this run.
+        # Send the answers as `interrupt()` does. Otherwise the answers would be lost at the end of this run.
         configurable_of(config)[SEND]([(RESUME, pad.resume[:reached])])
 
 

@@ -70,10 +70,10 @@ class _Ledger:
         self._default = default or ToolPolicy()
         self._calls = CallReader(database, queries.schema, self._settings, run_of)
         self._policies: dict[str, ToolPolicy] = {}
-        # The function's name by the tool's name, if the two differ.
+        # Names of the functions of tools, by the tool's name, if the names differ.
         self._functions: dict[str, str] = {}
         self._compensators: dict[str, Compensator] = {}
-        # Module and qualified name of each function that `once` has wrapped without `name=`, by its name.
+        # Module and qualified name of each function that `once` has wrapped without `name=`, by the function's name.
         self._places: dict[str, tuple[str, str]] = {}
 
     def policy(self, tool: str | None = None, /, **terms: Any) -> Callable[[AnyTool], AnyTool]:
@@ -121,15 +121,15 @@ class _Ledger:
         return connected
 
     def once(self, function: F | None = None, /, *, name: str | None = None, **terms: Any) -> Any:
-        """Make a plain function, called inside a node or a task, an action of the ledger.
+        """Run each call of a plain function, inside a node or a task, as an action of the ledger.
 
         Without a `key` the action is the n-th call with these arguments in its task. A task that is run again after a
         crash gets the recorded results of its earlier calls. The serializer must be able to store the results.
 
         Args:
             function: The function.
-            name: The name in the ledger; by default the function's name. Functions of one name share their keys, so
-                another function of this name, or a function without a name, needs `name`.
+            name: The name in the ledger; by default the function's name. It must be given for a lambda, and for a
+                second function with the same name.
             terms: Attributes of `ToolPolicy`.
 
         Raises:
@@ -449,8 +449,8 @@ class ToolLedger(_Ledger):
         """
         if _has_loop():
             raise ToolSetupError(
-                "a blocking ledger was called on an event loop, which it would block: also pass its `acall` to the "
-                "ToolNode, ToolNode(tools, wrap_tool_call=state.tools, awrap_tool_call=state.tools.acall)"
+                "a blocking ledger must not be called on an event loop: give the ToolNode awrap_tool_call, too, as in "
+                "ToolNode(tools, wrap_tool_call=state.tools, awrap_tool_call=state.tools.acall)"
             )
         return run_blocking(self._runner.perform(self._call(request, lambda: execute(request))))
 
@@ -507,7 +507,7 @@ class ToolLedger(_Ledger):
 
         On the thread of an event loop, this does not wait.
         """
-        # The loop could not notice the end of its tools while this call blocks it.
+        # A wait would block the event loop, which then could not notice the end of its tools.
         self._executor.close(0 if _has_loop() else self._settings.wait_seconds)
 
     def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:

@@ -193,7 +193,8 @@ def read_result_tool(state: Any = None) -> BaseTool:
         return run_blocking(read_result(*args, **kwargs))
 
     if ledger is not None:
-        # If the ledger shortened what the model reads, the model would only get one more reference.
+        # Do not shorten the results of this tool. Otherwise the model would get only another reference instead of the
+        # text.
         ledger.policy(READ_RESULT, result_limit=sys.maxsize)
     is_async = isinstance(ledger, AsyncToolLedger)
     return StructuredTool.from_function(

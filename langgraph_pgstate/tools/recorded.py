@@ -101,7 +101,7 @@ class RecordedActions:
             return Happened(result if isinstance(result, ParentAnswer) else call.as_answer(result))
         if execution.status == "pending":
             # The action starts again, for example because it stopped at its own interrupt. Skip the answers that were
-            # used before the action, so that its interrupts get the following ones.
+            # used before the action, so that the action's interrupts get the later answers.
             skip_answers(answers)
             return TakeOver(recorded, answers)
         if execution.status == "error":
@@ -152,8 +152,8 @@ class RecordedActions:
             raise call.intent.error(ToolOutcomeUnknownError, why)
         happened = answer if isinstance(answer, Happened) else Happened()
         if recorded.execution.attempt > 1 and recorded.execution.task_id == call.intent.task_id:
-            # This task was run again and has not got beyond this action. So all its answers so far were given to this
-            # action or to earlier ones, and are used up.
+            # This task was run again, and has not got beyond this action. So this action and earlier actions have used
+            # all answers that the task has.
             answers = max(answers, answers_given())
             skip_answers(answers)
         return await self._conclude(call, recorded, happened, answers)
@@ -221,8 +221,8 @@ class RecordedActions:
             )
             raise AlreadySettledError(thread_id, key, recorded.execution.tool, why)
         is_same = seen is None or seen == recorded.execution
-        # If the task waits in an interrupt of this action, the next answer to the task belongs to this interrupt, and
-        # not to the interrupt that follows. Of a failed action, the task may have got further.
+        # If the task waits in an interrupt of this action, the task's next answer belongs to this interrupt, and not to
+        # a later one. After a failed action, the task may have continued beyond the action.
         answers = recorded.answers if status == "error" else ALL_ANSWERS
         if not is_same or not await self._settle(recorded, self._decided(recorded, decision, result), answers, by):
             raise AlreadySettledError(thread_id, key, recorded.execution.tool, "has just changed; read it again")

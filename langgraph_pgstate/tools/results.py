@@ -32,7 +32,7 @@ from langgraph_pgstate.tools.policy import ToolSettings
 _log = logging.getLogger(__name__)
 
 _SCHEME = "pgstate:tool/"
-# Nesting depth to which bytes and other buffers are looked for when the size of a result is measured.
+# Maximum nesting depth at which the size of a result counts bytes and other buffers.
 _MAX_DEPTH = 100
 
 
@@ -134,7 +134,9 @@ def _preview(read: Callable[[], str], tool: str, settings: ToolSettings) -> str 
         if settings.redact is not None:
             text = str(settings.redact("preview", text))
     except Exception:
-        _log.warning("the outcome of %s is recorded without its text, which could not be made", tool, exc_info=True)
+        _log.warning(
+            "the outcome of %s is recorded without its text, because making the text failed", tool, exc_info=True
+        )
         return None
     return str(to_json(text[: settings.preview_length])[0])
 

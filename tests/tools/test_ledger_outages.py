@@ -505,7 +505,7 @@ async def test_of_a_commit_that_nobody_can_ask_about_the_next_call_finds_out(roo
 
     room.line.fault = lose
     graph = room.graph(nothing, anothing, handle_tool_errors=True)
-    with pytest.raises(DatabaseError, match="finds out whether it was committed"):
+    with pytest.raises(DatabaseError, match="finds out whether the transaction was committed"):
         await room.bench.invoke(graph, ask(), thread())
     assert room.booked() == [("7",)]
     room.line.fault = lambda data: None
