@@ -197,7 +197,7 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
     cursor_id, cursor_thread, cursor_ns = listing.cursor
     query: NamedQuery = getattr(queries, listing.query)
     cursor = {"cursor_id": cursor_id, "cursor_thread": cursor_thread, "cursor_ns": cursor_ns}
-    # The state of a single checkpoint is read at once, even if it is large.
+    # If the page has only one checkpoint, the first statement reads even a large state.
     state_bytes = -1 if not listing.with_state else _INT4_MAX if page_size == 1 else _STATE_BYTES
     for _ in range(_READ_ATTEMPTS):
         found = await db.fetch(

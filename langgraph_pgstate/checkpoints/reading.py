@@ -19,7 +19,7 @@ from langgraph_pgstate.codec.writes import Write, unpack_writes
 from langgraph_pgstate.db.protocol import Row
 from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 
-# The first checkpoint format that keeps pending sends in a channel of its own.
+# The first checkpoint format that keeps pending sends in a separate channel.
 _SENDS_IN_STATE: Final = 4
 
 

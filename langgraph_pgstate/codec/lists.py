@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
 
-# If a list ends in this many small runs, they are stored again as one. Otherwise a read would need many segments.
+# If a list ends in this many small runs, these runs are stored again as one. Otherwise a read would need many segments.
 MERGE_AT: Final = 64
 # Size at which a new segment is full. A small size is good, because reading one element reads the whole segment.
 SEGMENT_BYTES: Final = 64 * 1024

@@ -193,7 +193,7 @@ class EmbeddedServer:
         try:
             self._run(self.directory, "pg_ctl", *waiting, "-D", self.data, "-l", "log", "-o", settings, "start")
         except UnavailableError:
-            # Another process may have started the server before it was killed.
+            # Another process may have started the server, and then been killed.
             if self._postmaster() is None:
                 raise
 

@@ -25,7 +25,7 @@ from langgraph_pgstate.schema.types import TenancyMove, TenancyProgress
 
 OnProgress = Callable[[TenancyProgress], None]
 
-# Number of 8 kB pages in a batch. A batch takes only milliseconds, because other transactions may wait for its rows.
+# Number of 8 kB pages in a batch. Other transactions may wait for a batch, so a batch must take only milliseconds.
 _BLOCKS: Final = 64
 # Other transactions wait during an attempt to switch, so each attempt has short timeouts, and there are many attempts.
 _LOCK_TIMEOUT: Final = "300ms"
@@ -268,7 +268,7 @@ async def _plan(
 
 async def _prepare(db: Connection, queries: Queries, rule: dict[str, object], relation: str) -> bool:
     """Add the tenant column to a table. One transaction."""
-    # `otherwise` is not stored, because another call that continues the move may change it.
+    # Do not store `otherwise`, which may differ in another call that continues the move.
     kept = {name: value for name, value in rule.items() if name != "otherwise"}
     async with db.transaction():
         await db.fetch(queries.limit_wait, {"lock": _LOCK_TIMEOUT, "statement": "0"})

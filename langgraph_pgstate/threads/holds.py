@@ -42,7 +42,7 @@ async def hold(db: Connection, queries: Queries, thread_id: str, reason: str, by
     """
     key = {"thread_id": thread_id, "reason": reason}
     async with db.transaction():
-        # A deletion of a month of spans locks no rows of threads, so it waits for this lock instead.
+        # A deletion of a month of spans locks no rows of threads. Such a deletion waits for this lock instead.
         await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
         if not await db.fetch(queries.lock_thread_for_update, {"thread_id": thread_id}):
             raise NotFoundError(f"there is no thread {thread_id!r}")

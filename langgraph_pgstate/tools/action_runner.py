@@ -106,7 +106,7 @@ class ActionRunner:
             if answer is not None:
                 limit = self._settings.result_limit if call.policy.result_limit is None else call.policy.result_limit
                 return present(answer.result, call.intent, limit, self._settings)
-            # The action failed, and its policy runs it again.
+            # The action failed, and the policy allows another attempt.
             call = replace(call, intent=replace(call.intent, intent_id=new_intent_id()))
 
     async def _intend(self, call: ToolCall) -> tuple[ToolCall, int, Happened | None]:

@@ -160,7 +160,7 @@ async def begin(
             continue
         if recorded.intent_id != intent.intent_id:
             return 0, recorded
-        # This intent is recorded, but the response was lost. Its `alive_until` may have passed since.
+        # This intent is recorded, but the response was lost. The intent's `alive_until` may have passed since.
         if await renew(db, queries, intent.thread_id, {intent.intent_id: intent.idempotency_key}, ttl_seconds):
             return recorded.execution.attempt, None
         if recorded.execution.status == "pending":

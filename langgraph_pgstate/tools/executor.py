@@ -570,7 +570,7 @@ class AsyncExecutor(AsyncRunner, Executor):
         """Renew `alive_until` of an attempt during a `with` block. The blocks of one attempt may overlap."""
         with self._pulse.beating(intent):
             if self._beater is None or self._beater.done():
-                # The task outlives this call, so it gets its own context.
+                # Give the task a new context, because the task outlives this call.
                 context = contextvars.Context()
                 self._beater = asyncio.get_running_loop().create_task(self._beat(), context=context)
             yield
