@@ -49,8 +49,8 @@ class StateVersions:
         self.oldest = min(given, default=self.current + 1) - 1
         if sorted(given) != list(range(self.oldest + 1, self.current + 1)) or self.oldest < FIRST_VERSION:
             raise ConfigurationError(
-                f"upcasters must have a function for each version from {FIRST_VERSION + 1} or later to state_version "
-                f"{self.current}, got {sorted(given)}: give a function that changes nothing if a version has no changes"
+                f"upcasters must lead from version {FIRST_VERSION + 1} or a later one to state_version {self.current} "
+                f"without a gap, got {sorted(given)}: a version without changes needs a function, too"
             )
         self._steps = {target: (function, _takes_namespace(function)) for target, function in given.items()}
 
