@@ -1,8 +1,9 @@
 -- name: list_thread_tables
--- Return the tables with rows of threads, except the given tables, referenced tables first. Each row has name, columns,
--- types, and statements that read, digest, delete, insert and decode rows. The last two columns are statements over all
--- these tables: the first counts rows and bytes of threads, the second finds threads with rows outside of `threads`. If
--- columns are given, as `table.column`, return only these, in the given order.
+-- Return the tables that have rows of threads, except the given tables. A referenced table comes before the tables that
+-- refer to it. Each row has the table's name, columns and types, and statements that read, digest, delete, insert and
+-- decode rows of the table. The last two columns are statements over all tables. The first counts the rows and bytes of
+-- threads. The second finds threads that have rows outside of `threads`. If columns are given as `table.column`, return
+-- only the given columns, in the given order.
 WITH tables AS (
     SELECT c.oid, c.relname::text AS name, format('%I.%I', n.nspname, c.relname) AS path,
         EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f') AS is_referring
@@ -83,8 +84,8 @@ FROM tables t JOIN described d ON d.oid = t.oid
 ORDER BY t.is_referring, t.name;
 
 -- name: explain_archivable
--- Return, for each given thread that exists: why it cannot be archived now (null if it can), and its archive (null if it
--- is not archived).
+-- Return, for each given thread that exists, the reason why the thread cannot be archived now, and the id of the
+-- thread's archive. The reason is null if the thread can be archived. The id is null if the thread is not archived.
 SELECT t.thread_id, CASE
         WHEN t.archived_at IS NOT NULL THEN 'archived'
         WHEN EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id) THEN 'held'
@@ -115,17 +116,19 @@ FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id;
 
 -- name: lock_threads_for_update
--- Lock the rows of some threads until the transaction ends, and return them with their archives. Leave out rows that
--- another transaction has locked. The lock excludes prunes, holds, labels, guarded writes and enqueueing.
+-- Lock the rows of some threads until the transaction ends, and return the ids of the threads and of their archives.
+-- Leave out rows that another transaction has locked. The lock excludes prunes, holds, labels, guarded writes and
+-- enqueueing.
 SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id FOR UPDATE SKIP LOCKED;
 
 -- name: share_copies
--- Share a lock with all calls that make archives, until the transaction ends. Calls that look for copies take it alone.
+-- Lock a key in shared mode until the transaction ends. Calls that make archives hold this lock at the same time. A
+-- call that looks for copies takes the lock in exclusive mode.
 SELECT pg_advisory_xact_lock_shared(hashtextextended(:key::text, 0));
 
 -- name: begin_archive
--- Store an archive, before its objects are stored.
+-- Store the row of an archive. The objects of the archive are stored later.
 INSERT INTO /*schema*/archives (archive_id, url, threads, bytes, root, schema_version, key_ids)
 VALUES (
     :archive_id::text, :url::text, :threads::integer, :bytes::bigint, :root::bytea, :schema_version::integer,
@@ -134,20 +137,20 @@ VALUES (
 ON CONFLICT (archive_id) DO NOTHING;
 
 -- name: lock_archive
--- Lock the row of an archive until the transaction ends, if the given deletion has claimed the archive. Without a
--- deletion, lock the row only if no deletion has claimed the archive.
+-- Lock the row of an archive until the transaction ends, if the given deletion has claimed the archive. If no deletion
+-- is given, lock the row only if no deletion has claimed the archive.
 SELECT a.archive_id FROM /*schema*/archives a
 WHERE a.archive_id = :archive_id::text AND a.deletion_id IS NOT DISTINCT FROM :deletion_id::text
 FOR UPDATE;
 
 -- name: claim_archive
 -- Claim an archive for a call that deletes it. A call that claimed the archive earlier loses its claim. Return whether
--- all objects of the archive were stored, and no call has begun to delete them.
+-- all objects of the archive were stored, and no call has begun to delete the objects.
 UPDATE /*schema*/archives SET deletion_id = :deletion_id::text WHERE archive_id = :archive_id::text
 RETURNING completed_at IS NOT NULL;
 
 -- name: begin_deletion
--- Store that the call which has claimed an archive deletes its objects.
+-- Store that a call begins to delete the objects of an archive. The call must have claimed the archive.
 UPDATE /*schema*/archives SET completed_at = NULL
 WHERE archive_id = :archive_id::text AND deletion_id = :deletion_id::text;
 
@@ -188,7 +191,7 @@ UPDATE /*schema*/threads SET archived_at = NULL, archive_id = NULL, expires_at =
 WHERE thread_id = ANY(:thread_ids::text[]);
 
 -- name: list_archived_threads
--- Return a page of archived threads, with their archives, by thread, after a cursor.
+-- Return a page of archived threads in order of their ids, after a cursor, each with its archive.
 -- opens: threads.title
 -- plan: at each call
 SELECT t.thread_id, t.archived_at, a.archive_id, a.url, t.user_id, t.agent, t.title, t.updated_at
@@ -213,11 +216,11 @@ SELECT d.thread_id, d.deleted_at FROM /*schema*/tombstones d
 WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() ORDER BY d.thread_id;
 
 -- name: find_copies
--- Return the archives that have copies of given threads, of threads that a user owned or acted in when they were
--- archived, or of threads that had inherited from given sources. Each row is one thread of such an archive: its owner,
--- other users and origins at that time; whether it had inherited from a source; whether its stub names the archive, and
--- its present owner if so. The last columns tell whether the archive is complete, and when it was begun if a process
--- may still be making it.
+-- Find the archives that have a copy of a given thread, of a thread of a given user, or of a thread that had inherited
+-- from a given source. The user owned the thread, or acted in the thread, before the archive was made. Return a row for
+-- each thread of these archives: its owner, other users and origins when the archive was made; whether it had inherited
+-- from a given source; whether its stub names the archive, and the stub's owner. The last two columns tell whether the
+-- archive is complete, and, if a process may still be making the archive, when the archive was begun.
 SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id, c.users, c.origin_thread_ids::text,
     coalesce(c.origin_thread_ids && :source_ids::text[], false), t.thread_id IS NOT NULL, t.user_id,
     a.completed_at IS NOT NULL, CASE
@@ -234,7 +237,7 @@ WHERE a.archive_id IN (
 ORDER BY a.archive_id, c.thread_id;
 
 -- name: list_unfinished
--- Return a page of archives that were begun more than a time ago, are not complete, and that no stub names.
+-- Return a page of archives that were begun more than `:near` ago, are not complete, and are named by no stub.
 SELECT a.archive_id, a.url, a.root FROM /*schema*/archives a
 WHERE a.completed_at IS NULL AND a.created_at NOT BETWEEN now() - :near::interval AND now() + :near
     AND a.archive_id > :cursor_id::text AND NOT EXISTS (
@@ -245,13 +248,13 @@ ORDER BY a.archive_id
 LIMIT :page_size;
 
 -- name: claim_unfinished
--- Claim an archive that is not complete, as `claim_archive` does. Return no row if it is complete or deleted by now.
+-- Claim an archive that is not complete, as `claim_archive` does. Return no row if the archive is complete or deleted.
 UPDATE /*schema*/archives SET deletion_id = :deletion_id::text
 WHERE archive_id = :archive_id::text AND completed_at IS NULL
 RETURNING archive_id;
 
 -- name: move_stubs
--- Change the stubs of threads in one archive to name another archive that has them, too.
+-- Let the stubs of threads in one archive name another archive, which has copies of the threads, too.
 UPDATE /*schema*/threads SET archive_id = :new_archive_id::text
 WHERE thread_id = ANY(:thread_ids::text[]) AND archive_id = :archive_id::text;
 
@@ -270,7 +273,7 @@ DELETE FROM /*schema*/archived_threads
 WHERE archive_id = :archive_id::text AND (:thread_ids::text[] IS NULL OR thread_id = ANY(:thread_ids));
 
 -- name: delete_archive
--- Delete the row of an archive, unless rows name threads of it.
+-- Delete the row of an archive if `archived_threads` has no rows of the archive.
 DELETE FROM /*schema*/archives WHERE archive_id = :archive_id::text AND NOT EXISTS (
     SELECT 1 FROM /*schema*/archived_threads c WHERE c.archive_id = :archive_id
 );

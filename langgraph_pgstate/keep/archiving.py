@@ -42,7 +42,7 @@ PAGE: Final = 200
 """Maximum number of threads that are read together and packed into one archive."""
 _PACK_BYTES: Final = 16 * 1024 * 1024
 _CHANGED: Final = "changed while it was copied"
-_DELETED: Final = "is in an archive that was deleted while it was made"
+_DELETED: Final = "is in an archive that another call deleted before the archive was complete"
 _REASONS: Final[Mapping[str, str]] = {
     "missing": "does not exist",
     "archived": "is archived already",
@@ -116,7 +116,7 @@ async def read_threads(
         for thread_id, row in await db.fetch(table.read, {"thread_ids": [*thread_ids]}):
             found[thread_id].setdefault(table.name, []).append(row)
     at = (await db.fetch(queries.get_time, {}))[0][0]
-    # A thread that was deleted meanwhile has no row.
+    # Leave out threads that were deleted meanwhile.
     return {thread_id: rows for thread_id, rows in found.items() if THREADS in rows}, at
 
 
@@ -141,8 +141,8 @@ async def begin_archive(
     changed: dict[str, str] = {}
     async with db.transaction():
         query, parameters = bounded_waits(queries)
-        # Wait for the lock without a timeout, because other comparisons may take long. `bounded_waits` also sets a
-        # timeout that ends the transaction of a frozen process.
+        # The wait for the lock has no timeout, because comparisons of other calls may take long. `bounded_waits` also
+        # ends the transaction of a frozen process, which would otherwise hold the lock forever.
         await db.fetch(query, {**parameters, "timeout": "0"})
         await db.fetch(queries.share_copies, {"key": copies_key(queries)})
         for table in tables.all:
@@ -153,7 +153,7 @@ async def begin_archive(
 
 
 def copies_key(queries: Queries) -> str:
-    """Return the key of a lock. Calls that make archives share it, and calls that look for copies take it alone."""
+    """Return the key of the lock between calls that make archives and calls that look for copies."""
     return f"copies {queries.schema}"
 
 
@@ -202,7 +202,7 @@ async def delete_archived(
             if not is_locked(error):
                 raise
             if len(ids) > 1:
-                # The error does not say which thread is locked, so each thread is tried alone.
+                # Try each thread alone, because the error does not name the locked thread.
                 for thread_id in ids:
                     alone = await _delete_one(db, queries, tables, manifest, thread_id, idle_for)
                     left.update({} if alone is None else {thread_id: alone})
@@ -238,12 +238,12 @@ async def _delete(
     key = {"thread_ids": [*ids]}
     query, parameters = bounded_waits(queries)
     await db.fetch(query, parameters)
-    # Calls that delete the archive wait for this lock. If such a call has already claimed the archive, the threads
-    # stay.
+    # The lock prevents other calls from deleting the archive. If a call has already claimed the archive for a deletion,
+    # the threads must stay in the tables.
     if not await db.fetch(queries.lock_archive, {"archive_id": manifest.archive_id, "deletion_id": None}):
         raise _ChangedError(dict.fromkeys(ids, _DELETED))
     locked = {row[0] for row in await db.fetch(queries.lock_threads_for_update, key)}
-    # Only a new statement sees changes that were committed before the lock was taken.
+    # Check after the rows are locked, because other transactions may have changed the threads before.
     reasons = await explain(db, queries, ids, idle_for)
     changed = {
         thread_id: _REASONS["locked" if reason is None else reason]
@@ -253,7 +253,7 @@ async def _delete(
     }
     if changed:
         raise _ChangedError(changed)
-    # If the connection was lost, an earlier attempt may have deleted these threads.
+    # An earlier attempt may have deleted some of the threads before the connection was lost.
     going = [thread_id for thread_id in ids if reasons[thread_id][0] is None]
     if not going:
         return
@@ -264,7 +264,7 @@ async def _delete(
         if not has_budgets:
             break
         await keep_costs(db, queries, thread_id)
-    # Delete from a table before the tables to which it refers.
+    # Delete rows of referring tables before rows of referenced tables.
     for table in reversed(tables.all):
         found = await db.fetch(table.digest if table.name == THREADS else table.delete, key)
         changed |= _compare(manifest, going, table, found)
@@ -311,7 +311,7 @@ async def archive_threads(
     for start in range(0, len(ids), PAGE):
         page = ids[start : start + PAGE]
         if not dry_run:
-            # A thread with entries in the journal is not archived, so the entries are moved to the tables first.
+            # Move the journal's entries to the tables, because threads with journal entries are not archived.
             await runner.run(journal.write, queries, page)
         left, sizes = await runner.run(inspect, queries, tables, page, idle_for)
         report += ArchiveReport(left=tuple(LeftThread(*one) for one in left.items()))
@@ -332,7 +332,7 @@ async def _check_reachable(runner: Runner, objects: Objects) -> None:
 
     The row of an archive remains until its objects can be deleted. Until then, its threads cannot be erased.
     """
-    # Other processes may check the same place at the same time.
+    # A random name, because other processes may check the same place at the same time.
     name = f"pgstate-check-{uuid4()}"
     try:
         await runner.wait_for(objects.put, name, b"")
@@ -345,7 +345,7 @@ async def _check_reachable(runner: Runner, objects: Objects) -> None:
     except ArchiveUnavailableError as error:
         raise ArchiveUnavailableError(
             f"{objects.url}/{name}",
-            f"cannot be deleted, and remains: a place of archives must allow deletions ({error})",
+            f"was stored but cannot be deleted: the bucket or folder of archives must allow deletions ({error})",
         ) from error
 
 

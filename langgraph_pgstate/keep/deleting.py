@@ -33,9 +33,9 @@ from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.holds import check_not_held
 from langgraph_pgstate.threads.rows import delete_thread
 
-# Time after which the process that makes an unfinished archive is taken for dead.
+# Age from which an unfinished archive can be deleted, because its process counts as dead.
 _UNFINISHED: Final = timedelta(minutes=15)
-# The same time for sweeps. Sweeps can wait longer, so that slow processes can finish their archives.
+# Age from which sweeps delete an unfinished archive. A sweep waits longer, so that slow processes can finish.
 _LEFT: Final = timedelta(days=1)
 _PAGE: Final = 50
 _log = logging.getLogger("langgraph_pgstate.keep")
@@ -67,8 +67,8 @@ class Copies(NamedTuple):
         if self.begun_at is not None:
             raise ArchiveUnavailableError(
                 f"{self.url}/{self.archive_id}{PACK}",
-                f"was begun at {self.begun_at} and is not finished: repeat this call when the archive is "
-                "finished, or after 15 minutes",
+                f"is an unfinished archive, begun at {self.begun_at}: repeat this call when the archive is finished, "
+                "or 15 minutes after its beginning",
             )
 
 
@@ -167,9 +167,9 @@ async def delete_copies(
     deletion_id = new_entry_id()
     is_complete = await runner.run(claim_archive, queries, copies.archive_id, deletion_id)
     if is_complete and not copies.is_complete:
-        # Stubs name the archive now, so that its copies are perhaps needed.
+        # The archive was finished after the search for copies. Stubs may need its copies now.
         where = f"{copies.url}/{copies.archive_id}{PACK}"
-        raise ArchiveUnavailableError(where, "was finished meanwhile: repeat this call")
+        raise ArchiveUnavailableError(where, "was finished meanwhile by another call: repeat this call")
     named = {copies.archive_id + MANIFEST, copies.archive_id + PACK}
     left = named.intersection(await runner.wait_for(objects.list, ""))
     is_stored = left == named
@@ -177,19 +177,19 @@ async def delete_copies(
         if not missing_ok:
             where = f"{copies.url}/{copies.archive_id}{PACK}"
             raise ArchiveError(
-                where, "or its manifest is missing: pass missing_ok=True (--missing-ok) if it is gone for good"
+                where, "is missing, or its manifest: pass missing_ok=True (--missing-ok) if the object is lost for good"
             )
         if copies.others and left:
-            # The remaining object may have content of the threads to delete. Without the other object, the archive
-            # cannot be written again.
+            # The remaining object may have content of the threads to delete. The archive cannot be written again for
+            # its other threads, because one of its two objects is missing.
             raise ArchiveError(
                 f"{copies.url}/{min(left)}",
-                f"is still there, but {min(named - left)} is missing, and other threads are in the archive: put the "
-                "missing object back, or delete this one too if the archive is gone for good",
+                f"is still there, but {min(named - left)} is missing, and the archive has other threads: put the "
+                "missing object back, or delete the remaining object if the archive is lost for good",
             )
         if copies.others:
-            # Keep the archive's row, because stubs of the other threads name the archive. Somebody may still find its
-            # objects and put them back.
+            # Keep the archive's row, because stubs of the other threads name the archive. A person may still put the
+            # missing objects back.
             threads = await runner.run(end_archive, queries, copies, deletion_id, by)
             return DeletionReport(threads, len(copies.thread_ids), 1, 0)
     rewritten = 0
@@ -261,7 +261,7 @@ async def begin_deletion(db: Connection, queries: Queries, copies: Copies, delet
     """
     async with db.transaction():
         await _lock_claimed(db, queries, copies, deletion_id)
-        # A call that places a hold locks the thread's row, too.
+        # Lock the threads' rows. Otherwise another call could place a hold after the check below.
         await db.fetch(queries.lock_stubs, {"thread_ids": copies.thread_ids})
         for thread_id in copies.thread_ids:
             await check_not_held(db, queries, thread_id)
@@ -307,11 +307,11 @@ async def move_stubs(
     """
     archive_id = copies.archive_id
     async with db.transaction():
-        # If the connection was lost, an earlier attempt may have changed the stubs.
+        # An earlier attempt may have changed the stubs before the connection was lost.
         if new_archive_id in {row[0] for row in await db.fetch(queries.find_archives, {"thread_ids": [*thread_ids]})}:
             return
         await _lock_claimed(db, queries, copies, deletion_id)
-        # A sweep may have taken this process for dead.
+        # Without this lock, stubs could name a new archive that a sweep is deleting.
         if not await db.fetch(queries.lock_archive, {"archive_id": new_archive_id, "deletion_id": None}):
             raise _claimed(copies)
         moved = {"archive_id": archive_id, "new_archive_id": new_archive_id, "thread_ids": [*thread_ids]}

@@ -59,7 +59,7 @@ T = TypeVar("T")
 Counts = Counter[str]
 
 _PAGE: Final = 200
-# Maximum number of searches for the user's threads. Each search finds threads that were made since the search before.
+# Maximum number of searches for the user's threads. Searches are repeated, because runs may make threads meanwhile.
 _ROUNDS: Final = 5
 
 BY_THREAD: Final = frozenset({
@@ -80,7 +80,7 @@ BY_USER: Final[Mapping[str, tuple[str, ...]]] = {
     "file_texts": ("erase_file_texts_of_user",),
     "file_versions": ("erase_file_versions_of_user", "erase_file_changes_by_user"),
     "schedules": ("erase_schedules_of_user",),
-    # Delete versions first, because their statement finds them by their assistants.
+    # Delete versions before assistants, because the statement finds a user's versions by the assistants.
     "assistant_versions": ("erase_assistant_versions_of_user",),
     "assistants": ("erase_assistants_of_user",),
     "budgets": ("erase_budgets_of_user",),
@@ -201,7 +201,7 @@ async def begin(
             salt = secrets.token_bytes(16)
             new = {"erasure_id": new_id, "kind": request.kind, "salt": salt, "subject": _salted(salt, request)}
             if not await db.execute(queries.begin_erasure, new):
-                raise ConfigurationError(f"erasure_id must be new, got {new_id!r}, which is that of another erasure")
+                raise ConfigurationError(f"erasure_id must be a new id, got {new_id!r}, the id of another erasure")
         if by is not None:
             await note_action(db, queries, "erase", by, place_of(found[0]))
     return found
@@ -258,7 +258,7 @@ class _Work:
         self._counts: Counts = Counter()
         self._done: set[str] = set()
         self._away: set[str] = set()
-        # Copies that a dry run has counted: archive and thread.
+        # Archive id and thread id of the copies that a dry run has counted.
         self._counted: set[tuple[str, str]] = set()
         self._tenant = tenant
 
@@ -379,7 +379,7 @@ class _Work:
                 await self._other(heir, _redact_heir, self._codec, heir, source)
         kept = {one.thread_id for one in self.report.kept}
         needed = {source: heir for heir, source in others if heir in kept}
-        # Erase the thread itself last, because a repeated call needs it to find the other forks and copies.
+        # Erase the thread itself last, because a repeated call finds the forks and copies by this thread.
         for id in members:
             is_new = id not in self._done
             self._done.add(id)
@@ -513,7 +513,7 @@ class _Work:
                     await self._copies(copies)
                 return
             except (ThreadHeldError, ThreadArchivedError) as error:
-                # For example, another user has taken the thread over since it was archived.
+                # For example, the thread was archived under this user, but belongs to another user now.
                 self._keep(error.thread_id, str(error))
 
     async def _copies(self, copies: Copies) -> None:
@@ -527,7 +527,7 @@ class _Work:
             for id in copies.thread_ids:
                 self._keep(id, _why(copies.url, error))
             return
-        # Until a copy is deleted, it is found several times: by its thread, by its source and by its user.
+        # A dry run must count a copy once, although searches by thread, by source and by user find the same copy.
         new = {(copies.archive_id, id) for id in copies.thread_ids} - self._counted
         if self.report.dry_run:
             self._counted |= new
@@ -592,7 +592,7 @@ class _NotNative(ConfigurationError):
 def _need_native(codec: ValueCodec) -> None:
     if not codec.is_native:
         raise _NotNative(
-            "messages can be redacted in values of LangGraph's own serializer only; erase the whole thread instead"
+            "messages can be redacted only if the saver uses LangGraph's own serializer: erase the whole thread instead"
         )
 
 
@@ -806,8 +806,8 @@ async def data_keys_of(db: Connection, queries: Queries, user_id: str) -> list[s
     rows = await db.fetch(queries.list_data_keys_of_user, {"user_id": user_id})
     if rows and db.keys is None:
         raise ConfigurationError(
-            f"user {user_id!r} has data keys, and must be erased by a program with encryption=, which encrypts "
-            "other users' content under these keys again before the keys are destroyed"
+            f"user {user_id!r} has data keys: erase the user from a state with encryption=, because other users' "
+            "content under these keys must be encrypted under other keys before the user's keys are destroyed"
         )
     return [row[0] for row in rows]
 

@@ -58,14 +58,15 @@ WHERE t.user_id = :user_id::text AND t.thread_id > :cursor_id::text
 ORDER BY t.thread_id LIMIT :page_size;
 
 -- name: list_threads_with_runs_of_user
--- Return a page of threads that have runs of a user but do not belong to the user, in order. A thread without a row in
--- `threads` belongs to nobody, so it is returned, too.
+-- Return a page of threads that have runs of a user but do not belong to the user, in order. Also return threads
+-- without a row in `threads`, because these threads belong to no user.
 SELECT DISTINCT r.thread_id FROM /*schema*/runs r LEFT JOIN /*schema*/threads t ON t.thread_id = r.thread_id
 WHERE r.user_id = :user_id::text AND t.user_id IS DISTINCT FROM :user_id AND r.thread_id > :cursor_id::text
 ORDER BY r.thread_id LIMIT :page_size;
 
 -- name: get_owner
--- Return the user of a thread, locked until the transaction ends; no row if there is no such thread.
+-- Return the user of a thread, and lock the thread's row until the transaction ends. Return no row if there is no such
+-- thread.
 SELECT t.user_id FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text FOR NO KEY UPDATE;
 
 -- name: has_thread
@@ -89,7 +90,7 @@ WHERE t.origin_thread_ids @> ARRAY[:thread_id::text] AND t.thread_id <> :thread_
 ORDER BY t.thread_id;
 
 -- name: count_thread_rows
--- Return how many rows of a thread its erasure deletes, by table.
+-- Return, for each table, how many rows the erasure of a thread deletes.
 SELECT 'threads', count(*) FROM /*schema*/threads WHERE thread_id = :thread_id::text
 UNION ALL SELECT 'checkpoints', count(*) FROM /*schema*/checkpoints WHERE thread_id = :thread_id
 UNION ALL SELECT 'segments', count(*) FROM /*schema*/segments WHERE thread_id = :thread_id
@@ -114,7 +115,7 @@ UNION ALL SELECT 'schedules', count(*) FROM /*schema*/schedules WHERE thread_id 
 UNION ALL SELECT 'tombstones', count(*) FROM /*schema*/tombstones WHERE thread_id = :thread_id;
 
 -- name: get_owner_of
--- Return the user of a thread; no row if there is no such thread.
+-- Return the user of a thread. Return no row if there is no such thread.
 SELECT t.user_id FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text;
 
 -- name: erase_thread_events
@@ -122,8 +123,8 @@ SELECT t.user_id FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text;
 DELETE FROM /*schema*/events WHERE thread_id = :thread_id::text;
 
 -- name: erase_thread_rest
--- Delete rows that the deletion of a thread leaves: the application's schedules that run on it, and its tombstone.
--- Remove its id from its forks.
+-- Erase what remains after the deletion of a thread. Delete the thread's schedules, lease and tombstone. Destroy its
+-- data keys. Remove its id from forks, versions of files and tool executions.
 WITH gone_schedules AS (
     DELETE FROM /*schema*/schedules WHERE thread_id = :thread_id::text
 ), last_runs AS (

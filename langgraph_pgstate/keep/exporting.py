@@ -72,7 +72,7 @@ async def export_user(
         found, cursor = await runner.run(user_page, queries, user_id, cursor)
         for one in found:
             yield one if isinstance(one, Line) else await runner.run(file_line, queries, codec, one)
-    # Other threads may have been archived while the rows above were read.
+    # Read archives again, because other threads may have been archived while the rows above were read.
     async for line in _acts(runner, queries, user_id, tenant, seen):
         yield line
 
@@ -92,7 +92,7 @@ async def _thread(
     state: list[Line] = []
     if source is None:
         state = await runner.run(newest_state, queries, codec, thread_id)
-        # The thread may have been archived before all of its rows were read.
+        # Look for an archive again, because the thread may have been archived while its rows were read.
         source = await _find(runner, queries, thread_id, tenant)
     if source is None:
         for line in state:
@@ -168,7 +168,7 @@ def _away(thread_id: str, error: PGStateError) -> Line:
 def _is_act(table: str, row: dict[str, Any], user_id: str, run_ids: set[str]) -> bool:
     """Return whether `export_user_rows` would return a row of another user's thread. Runs must come before messages."""
     if table == "runs" and row["user_id"] == user_id:
-        # The output has content of other users.
+        # Leave out the output, which has content of other users.
         row.pop("output")
         run_ids.add(row["run_id"])
         return True

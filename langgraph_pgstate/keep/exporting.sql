@@ -65,7 +65,8 @@ ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 
 -- name: export_user_rows
 -- Return a page of a user's rows outside of threads, or in other users' threads, as JSON, by table. `is_encoded` is
--- true for the newest version of a file, if it has content. A value that cannot be read is replaced by its error.
+-- true for the newest version of a file, if the version has content. A value that cannot be read is replaced by its
+-- error.
 -- opens: feedback.comment from content.comment of name feedback or error
 -- opens: events.payload from content.payload of name events or error
 -- opens: runs.input from content.input of name runs or error

@@ -75,7 +75,7 @@ def check_url(url: str) -> str:
     if parts.scheme == "file" and (
         parts.netloc not in ("", "localhost") or not Path(unquote(parts.path)).is_absolute()
     ):
-        raise ConfigurationError(f"a folder must have the form file:///absolute/path, got {url!r}")
+        raise ConfigurationError(f"the URL of a folder must have the form file:///absolute/path, got {url!r}")
     if "\0" in unquote(text):
         raise ConfigurationError(f"the URL of an archive must not have NUL, got {url!r}")
     if {".", ".."} & {*unquote(parts.path).split("/")}:
@@ -138,7 +138,7 @@ class _Folder:
 
     def _put(self, path: Path, data: bytes) -> None:
         """Store a file so that it survives a crash of the machine."""
-        # Do not make the folder's parent: if the parent is missing, a disk is perhaps not mounted.
+        # Do not make the parent of the folder. A missing parent may mean that a disk is not mounted.
         self._path.mkdir(exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -204,7 +204,7 @@ class _Bucket:
             from obstore.store import from_url
         except ImportError as error:
             raise ConfigurationError(
-                f"{error}; install the extra `archive` of langgraph-pgstate for buckets"
+                f"archives in buckets require the extra `archive`: pip install 'langgraph-pgstate[archive]' ({error})"
             ) from error
         self.url, self._obstore = url, obstore
         try:
@@ -227,7 +227,7 @@ class _Bucket:
         except ArchiveUnavailableError:
             raise
         except ArchiveError:
-            # Some servers return an error for a missing object, and others do not.
+            # The object is missing already. Some servers report a missing object as an error.
             return
 
     def list(self, ending: str) -> list[str]:

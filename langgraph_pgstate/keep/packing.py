@@ -32,7 +32,7 @@ FORMAT: Final = 1
 MANIFEST, PACK = ".json", ".pack"
 
 _LENGTH: Final = struct.Struct("!I")
-# The length of null.
+# The length of a null value in PostgreSQL's binary format: -1.
 _NULL: Final = b"\xff" * 4
 _COLUMNS: Final = struct.Struct("!i")
 _FIELD: Final = struct.Struct("!Ii")
@@ -42,7 +42,7 @@ _TEXT_MAGIC: Final = TEXT_MAGIC.encode()
 _PEOPLE: Final = ("runs.user_id", "answers.answered_by", "feedback.created_by")
 # Kinds of events that name the acting person.
 _ACTS: Final = frozenset({"action", "answer"})
-# Maximum size of a frame's content. Decompression allocates the size that a manifest names.
+# Maximum size of a frame's content, in bytes. Otherwise a wrong size in a manifest could exhaust the memory.
 _MOST_BYTES: Final = 2**31
 
 Columns = Mapping[str, Sequence[tuple[str, str]]]
@@ -189,7 +189,7 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
         version = plain["format"]
         found = _root(plain)
         if found.hex() != told:
-            raise ArchiveError(where, "is damaged: its SHA-256 differs from the one in its `root`")
+            raise ArchiveError(where, "is damaged: its `root` must be the SHA-256 of its content")
         if root is not None and found != root:
             raise ArchiveError(where, "is not the manifest that the database names")
         if version != FORMAT:
@@ -219,7 +219,7 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
         )
         _check_types(manifest)
         if manifest.dump() != data:
-            raise ArchiveError(where, "is damaged: its JSON is not in the form that manifests are written in")
+            raise ArchiveError(where, "is damaged: its JSON must have the form in which this package writes manifests")
         return manifest
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         if isinstance(error, ConfigurationError):
@@ -239,12 +239,12 @@ def _check_types(manifest: Manifest) -> None:
             texts += [part.table, part.sha256]
             numbers += [part.rows, part.bytes]
     if not all(type(text) is str for text in texts) or not isinstance(manifest.tenant, str | None):
-        raise TypeError("a name or digest is no text")
+        raise TypeError("names and digests must be strings")
     datetime.fromisoformat(manifest.created_at)
     if not all(type(number) is int for number in numbers):
-        raise TypeError("a size or position is no integer")
+        raise TypeError("sizes and positions must be integers")
     if any(number < 0 for number in numbers):
-        raise ValueError("a size or position is negative")
+        raise ValueError("sizes and positions must not be negative")
 
 
 def digest(rows: Iterable[bytes]) -> str:
@@ -301,11 +301,11 @@ def unpack(frame: Frame, data: bytes, where: str) -> dict[str, list[bytes]]:
     """
     where = f"{where}: thread {frame.thread_id!r}"
     if len(data) != frame.bytes or hashlib.sha256(data).hexdigest() != frame.sha256:
-        raise ArchiveError(where, "is damaged: its SHA-256 is not the one in the manifest")
+        raise ArchiveError(where, "is damaged: its SHA-256 differs from the manifest")
     size = sum(part.bytes + part.rows * _LENGTH.size for part in frame.parts)
     try:
         if zstandard.frame_content_size(data) != size or size > _MOST_BYTES:
-            raise ArchiveError(where, "is damaged: its size is not the one in the manifest")
+            raise ArchiveError(where, "is damaged: its size differs from the manifest")
         content = zstandard.ZstdDecompressor().decompress(data) if size else b""
     except zstandard.ZstdError as error:
         raise ArchiveError(where, f"is damaged: {error}") from error
@@ -321,7 +321,7 @@ def unpack(frame: Frame, data: bytes, where: str) -> dict[str, list[bytes]]:
             found.append(content[position : position + length])
             position += length
         if digest(found) != part.sha256:
-            raise ArchiveError(where, f"is damaged: the SHA-256 of its {part.table} is not the one in the manifest")
+            raise ArchiveError(where, f"is damaged: the SHA-256 of its {part.table} differs from the manifest")
     return rows
 
 
@@ -332,7 +332,7 @@ def check_pack(manifest: Manifest, data: bytes, where: str) -> None:
         ArchiveError: If the pack is damaged.
     """
     if len(data) != manifest.pack_bytes or hashlib.sha256(data).hexdigest() != manifest.pack_sha256:
-        raise ArchiveError(where, "is damaged: its SHA-256 is not the one in the manifest")
+        raise ArchiveError(where, "is damaged: its SHA-256 differs from the manifest")
     for frame in manifest.frames.values():
         unpack(frame, data[frame.offset : frame.offset + frame.bytes], where)
 
@@ -352,7 +352,7 @@ def _key_ids(table: str, columns: Sequence[tuple[str, str]], rows: Iterable[byte
             if content.kind == "bytes":
                 key_id = key_id_at(value[:12], is_bytes=True)
             else:
-                # The binary format of `jsonb` begins with its version.
+                # Skip the first byte: the binary format of `jsonb` begins with a version number.
                 told = value.decode() if content.kind == "text" else json.loads(value[1:])
                 told = told.get(SEALED_KEY) if isinstance(told, dict) else told
                 key_id = key_id_at(told[:17], is_bytes=False) if isinstance(told, str) else None
@@ -368,7 +368,7 @@ def people_of(rows: Rows, columns: Columns) -> People:
         _texts(rows, columns, "events.kind"), _texts(rows, columns, "events.payload"), strict=True
     ):
         if kind in _ACTS:
-            # The binary format of `jsonb` begins with its version. `json` also reads numbers that orjson refuses.
+            # Skip the version number at the beginning of `jsonb`. `json` also reads numbers that orjson refuses.
             facts = json.loads(payload[1:])
             by = facts.get("by") if isinstance(facts, dict) else None
             if isinstance(by, str):

@@ -28,7 +28,7 @@ from langgraph_pgstate.schema.tenancy import has_walls, list_tenants, of_tenant
 
 _PAGE: Final = 5000
 _SPANS: Final = "spans"
-# Key of the metadata of a file whose spans were dropped, or are about to be dropped.
+# Key in the metadata of a file. The key says that the file's spans were dropped, or are about to be dropped.
 _DROPPED: Final = b"pgstate.dropped"
 _MONTH: Final = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
 _MONEY: Final = Decimal("1e-12")
@@ -183,7 +183,7 @@ class AsyncParquet:
         owners = await _owners(self._runner, self._queries)
         months_of = [{*await one.run(partitions.list_old_months, self._queries, older_than)} for one, _ in owners]
         dropped: list[ExportedFile] = []
-        # A month's partition has the spans of all tenants. Drop it only after the export of all tenants.
+        # Drop a month only after the export of all tenants, because a partition has the spans of all tenants.
         for month in sorted(set.intersection(*months_of)) if months_of else ():
             digests, files = [], []
             for one, folder in owners:
@@ -213,7 +213,9 @@ class Parquet:
 async def _owners(runner: Any, queries: Queries) -> list[tuple[Any, str]]:
     """Return the runners that export spans, each with its folder: one for each tenant if tenants are kept apart."""
     if runner.tenant is not None:
-        raise ConfigurationError("a month has the spans of all tenants: drop it with a state opened without a tenant")
+        raise ConfigurationError(
+            "months of spans must be dropped by a state without a tenant, because a month has the spans of all tenants"
+        )
     if not await runner.run(has_walls, queries):
         return [(runner, "")]
     names = await runner.run(list_tenants, queries)
@@ -283,7 +285,7 @@ async def export_month(
     await runner.wait_for(objects.put, path, data)
     read = await runner.wait_for(objects.get, path)
     if read != data or parquet.ParquetFile(io.BytesIO(read)).read().num_rows != count:
-        raise ArchiveError(f"{objects.url}/{quote(path)}", "is damaged: it differs from what was stored")
+        raise ArchiveError(f"{objects.url}/{quote(path)}", "is damaged: it must have the content that was stored")
     return ExportedFile(name, month, f"{objects.url}/{quote(path)}", count, len(data))
 
 
@@ -363,5 +365,7 @@ def _modules() -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise ConfigurationError(f"{error}; install the extra `parquet` of langgraph-pgstate") from error
+        raise ConfigurationError(
+            f"Parquet requires the extra `parquet`: pip install 'langgraph-pgstate[parquet]' ({error})"
+        ) from error
     return pyarrow, parquet

@@ -87,7 +87,8 @@ GROUP BY c.day, c.agent, c.provider, c.model, c.tenant_id, c.user_id
 ORDER BY c.day, c.agent, c.provider, c.model, c.tenant_id, c.user_id;
 
 -- name: digest_spans_of_month
--- Return the number of spans of a month, like `2026_01`, and the sum of their hashes, which shows whether spans change.
+-- Return the number of spans of a month, and the sum of the spans' hashes, which shows whether spans have changed. The
+-- month has the form `2026_01`.
 SELECT count(*), coalesce(sum(hash_record_extended(s, 0)), 0)::text
 FROM (
     SELECT to_date(:month::text, 'YYYY_MM')::timestamp AT TIME ZONE 'UTC' AS first_at,

@@ -32,9 +32,9 @@ def request_erasure(user_id: str | None, thread_id: str | None, message_id: str 
     if message_id is not None and thread_id is not None and user_id is None:
         return EraseRequest("message", _named("message_id", message_id), thread_id_of(thread_id))
     if message_id is not None:
-        raise ConfigurationError("message_id requires thread_id, the thread of the message")
+        raise ConfigurationError("message_id must be given with the thread_id of the message, and without user_id")
     if (user_id is None) == (thread_id is None):
-        raise ConfigurationError("either user_id or thread_id, with or without message_id, must be given")
+        raise ConfigurationError("user_id or thread_id must be given, but not both")
     if user_id is not None:
         return EraseRequest("user", _named("user_id", user_id))
     return EraseRequest("thread", thread_id_of(thread_id))

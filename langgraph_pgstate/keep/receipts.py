@@ -74,7 +74,7 @@ class Signer:
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
             from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
         except ImportError:
-            raise ConfigurationError("a key for Ed25519 requires the package cryptography") from None
+            raise ConfigurationError("an Ed25519 key requires the package cryptography") from None
         try:
             if b"PUBLIC KEY" in pem:
                 self._public = load_pem_public_key(pem)
@@ -84,7 +84,7 @@ class Signer:
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise ConfigurationError(f"the key of receipts cannot be read: {error}") from error
         if not isinstance(self._public, Ed25519PublicKey) or not isinstance(self._private, Ed25519PrivateKey | None):
-            raise ConfigurationError("the key of receipts must be a key for Ed25519")
+            raise ConfigurationError("the key of receipts must be an Ed25519 key")
 
     @property
     def algorithm(self) -> str:
@@ -117,7 +117,7 @@ class Signer:
         try:
             self._public.verify(bytes.fromhex(signature), content)
         except Exception:
-            # `InvalidSignature` cannot be imported at the top: its package is optional.
+            # Catch all errors, because the optional package of `InvalidSignature` is not imported at the top.
             return False
         return True
 
@@ -161,7 +161,7 @@ def verify_receipt(receipt: Mapping[str, Any] | str | bytes, key: bytes | str, s
         signature, algorithm = found.pop("signature"), found["algorithm"]
         code, content = found["subject"], _content(found)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigurationError("receipt must be a receipt of an erasure") from error
+        raise ConfigurationError("receipt must be a receipt that `erase` returned") from error
     signer = Signer(key)
     if algorithm == NONE or signature is None:
         return Verdict(False, None, "it was not signed")

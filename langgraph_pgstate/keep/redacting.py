@@ -21,7 +21,7 @@ _MARK: Final = ERASED.encode()
 _SHORTEST: Final = 12
 # Minimum number of characters by which a truncated text is recognized.
 _PREFIX: Final = 16
-# Redacted fields of a message, and whether keys within them are kept.
+# Fields of a message that are redacted, and whether the keys within a field are kept.
 _FIELDS: Final[Mapping[str, bool]] = {
     "content": True,
     "tool_calls": True,
@@ -138,7 +138,7 @@ def texts_of(fields: Mapping[str, Any]) -> list[str]:
     return [text for text in found if text.strip()]
 
 
-# First bytes of msgpack values with a fixed size.
+# First bytes of msgpack values with a fixed size, and the number of bytes that follow.
 _FIXED: Final = {
     0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
 }  # fmt: skip

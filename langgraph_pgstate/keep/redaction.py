@@ -199,7 +199,7 @@ class _Reading:
                 "state": frames.pack(after),
                 "metadata": json.dumps(said_after),
                 "revision": new_revision(),
-                # The encrypted state is bound to the segment ids.
+                # An encrypted state can be decrypted only with its segment ids.
                 "segment_ids": segment_ids,
             },
         )

@@ -15,7 +15,7 @@ WHERE e.thread_id = :thread_id AND e.status = 'running' AND e.alive_until > now(
 LIMIT 1;
 
 -- name: lock_all_checkpoints
--- Lock all checkpoints of a thread until the transaction ends, after puts that inherit from them have ended.
+-- Lock all checkpoints of a thread until the transaction ends. Wait until puts that inherit from the checkpoints end.
 SELECT 1 FROM /*schema*/checkpoints c WHERE c.thread_id = :thread_id::text
 ORDER BY c.checkpoint_ns, c.checkpoint_id
 FOR UPDATE;
@@ -207,7 +207,7 @@ UPDATE /*schema*/webhooks SET run = :content::jsonb
 WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0 AND ended_at = (:key::jsonb ->> 1)::timestamptz;
 
 -- name: list_message_versions
--- Return a page of the recorded versions of some messages of a thread, or of all, in order.
+-- Return a page of the recorded versions of some or all messages of a thread, in order.
 -- opens: messages.content
 -- opens: messages.tool_calls
 SELECT m.message_id, m.checkpoint_id, m.channel, m.content, m.tool_calls, m.role, m.agent FROM /*schema*/messages m
@@ -224,7 +224,7 @@ WHERE thread_id = :thread_id::text AND message_id = :message_id::text AND checkp
     AND channel = :channel::text;
 
 -- name: list_messages_of_user
--- Return the runs of a user on a thread, each with the messages that it has added.
+-- Return the runs of a user on a thread, each with the messages that the run has added.
 SELECT r.run_id, ARRAY(
     SELECT DISTINCT m.message_id FROM /*schema*/messages m
     WHERE m.thread_id = :thread_id::text AND m.run_id = r.run_id AND m.change <> 'removed'
@@ -258,7 +258,7 @@ UPDATE /*schema*/spans SET input = NULL, output = NULL, attributes = '{}', error
 WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]);
 
 -- name: clear_executions
--- Remove arguments and results of tool executions of a thread: of some runs, or all that a fork or copy has inherited.
+-- Remove arguments and results of a thread's tool executions: executions of some runs, or all inherited executions.
 -- Actions keep their status, so that they are not run again.
 -- leaves: tool_executions.arguments
 -- leaves: tool_executions.result
@@ -270,7 +270,7 @@ UPDATE /*schema*/tool_executions SET
 WHERE thread_id = :thread_id::text AND (run_id = ANY(:run_ids::text[]) OR :inherited::boolean AND is_copy);
 
 -- name: list_payloads_of_runs
--- Return the events of some runs of a thread that hold content.
+-- Return the events with content of some runs of a thread.
 SELECT v.event_id FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text AND v.run_id = ANY(:run_ids::text[]) AND v.kind NOT IN ('status', 'fork', 'prune')
 ORDER BY v.event_id;

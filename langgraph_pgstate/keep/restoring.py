@@ -112,14 +112,13 @@ async def search_sources(
     roots = {} if tenant is None else await runner.run(find_roots, queries, archive_ids)
     manifests = []
     for id in archive_ids:
-        # Archives of other tenants may be stored in the same place.
+        # Skip archives of other tenants, which may be stored in the same place.
         with suppress(TenantError):
             manifests.append(await read_manifest(runner, objects, id + MANIFEST, tenant, roots.get(id)))
     if archive_ids and not manifests:
         raise TenantError(f"{objects.url} has no archive of {_named(tenant)}")
     newest: dict[str, Manifest] = {}
-    # Sort by time, not by id. Ids follow the clocks of different machines, and an archive that is written again gets a
-    # new id.
+    # Sort by time, not by id, because an archive that is written again gets a new id.
     for manifest in sorted(manifests, key=lambda one: (one.time, one.archive_id)):
         newest.update(dict.fromkeys(manifest.frames, manifest))
     wanted = [*newest] if thread_ids is None else thread_ids
@@ -148,7 +147,7 @@ async def read_manifest(
             where,
             f"contains the manifest of another archive, {manifest.archive_id}: the object was renamed or replaced",
         )
-    # An archive from before the move to tenants names no tenant. It belongs to the tenant that has its row.
+    # An archive that is older than the move to tenants names no tenant, and belongs to the tenant of its row.
     if manifest.tenant != tenant and (manifest.tenant is not None or root is None):
         raise TenantError(f"{where} is not an archive of {_named(tenant)}")
     return manifest
@@ -209,8 +208,8 @@ async def check_keys(db: Connection, queries: Queries, frames: Sequence[Frame]) 
     wanted = sorted({key_id for frame in frames for key_id in frame.key_ids})
     found = {row[0] for row in await db.fetch(queries.get_data_keys, {"key_ids": wanted})} if wanted else set()
     if missing := [key_id for key_id in wanted if key_id not in found]:
-        others = "is" if len(missing) == 1 else f"and {len(missing) - 1} more are"
-        raise DataKeyError(missing[0], f"it {others} not in data_keys; copy it from the database of the archive")
+        others = "key is" if len(missing) == 1 else f"key and {len(missing) - 1} other keys are"
+        raise DataKeyError(missing[0], f"the {others} not in data_keys: copy the rows from the database of the archive")
 
 
 def _check_columns(queries: Queries, manifest: Manifest, tables: Tables) -> None:
@@ -304,16 +303,16 @@ async def store_threads(
             if getattr(error, "sqlstate", None) != _UNIQUE_VIOLATION:
                 raise
             raise ConflictError(
-                f"one of {len(coming)} threads (the first is {coming[0]!r}) already has rows that its archive has, too"
+                f"one of {len(coming)} threads (the first is {coming[0]!r}) already has rows that its archive contains"
             ) from error
-        # A put in progress during the archiving may have added rows to a thread. They stay, so the thread differs from
-        # the archive and is not compared with it.
+        # Do not compare threads that already had rows. A put that was in progress during the archiving may have added
+        # these rows, which stay.
         whole = [thread_id for thread_id in coming if thread_id not in has_rows]
         found = await _digests(db, tables, whole)
         if {key: value for key, value in expected.items() if key[0] in whole and key[1] != THREADS} != found:
-            raise ArchiveError(f"archive {archive_id}", "has rows that the database did not store unchanged")
+            raise ArchiveError(f"archive {archive_id}", "has rows that the database has stored differently")
         await db.execute(queries.end_stubs, {"thread_ids": coming})
-        # Policies of retention skipped the threads while they were archived.
+        # Let the policies of retention visit all threads again, because policies skip archived threads.
         await db.execute(queries.visit_again, {})
         for thread_id in coming if by is not None else ():
             await note_action(db, queries, "restore", str(by), thread_id)
@@ -370,7 +369,7 @@ def _check_thread(table: Table, rows: Sequence[bytes], thread_id: str) -> None:
     names = [name for name, _ in table.columns]
     place = names.index("thread_id") if "thread_id" in names else len(names)
     if not all(is_of_thread(row, place, thread_id) for row in rows):
-        raise ArchiveError(f"thread {thread_id!r}", f"has rows of {table.name} of another thread")
+        raise ArchiveError(f"thread {thread_id!r}", f"has rows of another thread in {table.name}")
 
 
 def portions(rows: Sequence[bytes]) -> Iterator[list[bytes]]:

@@ -42,7 +42,7 @@ from langgraph_pgstate.threads.prune import prune_thread, request_prune
 from langgraph_pgstate.threads.search import STATUSES
 
 _PAGE: Final = 50
-# Number of threads that are deleted in a batch. Each is deleted in its own transaction.
+# Number of threads that a batch deletes. Each thread is deleted in a transaction of its own.
 _EXPIRED: Final = 10
 # Maximum number of problems that a policy's row names.
 _PROBLEMS: Final = 3
@@ -55,7 +55,7 @@ def request_policy(name: str, fields: PolicyFields) -> dict[str, Any]:
     """Validate the fields of a policy, and return its row."""
     given: dict[str, Any] = {**fields}
     if not identifier("name", name):
-        raise ConfigurationError("a policy must have a name, got ''")
+        raise ConfigurationError("name of a policy must not be empty")
     if name == TTL:
         raise ConfigurationError(f"name must not be {TTL!r}: threads.set_ttl sets the time to live of a thread")
     found: dict[str, Any] = {"name": name, "metadata": json_of("metadata", given.get("metadata") or None)}
@@ -66,7 +66,7 @@ def request_policy(name: str, fields: PolicyFields) -> dict[str, Any]:
     for key in _AGES:
         found[key] = None if given.get(key) is None else check_ttl(key, given[key])
     if all(found[key] is None for key in _AGES):
-        raise ConfigurationError(f"policy {name!r} must have one of {', '.join(_AGES)}")
+        raise ConfigurationError(f"policy {name!r} must have at least one of {', '.join(_AGES)}")
     to = given.get("archive_to")
     if (to is None) != (found["archive_after"] is None):
         raise ConfigurationError("archive_after and archive_to (the URL of the archive) must be given together")
@@ -77,7 +77,7 @@ def request_policy(name: str, fields: PolicyFields) -> dict[str, Any]:
     found["keep_last"] = keep_last
     archive_after, delete_after = found["archive_after"], found["delete_after"]
     if archive_after is not None and delete_after is not None and delete_after <= archive_after:
-        raise ConfigurationError("delete_after must be longer than archive_after, or nothing would be archived")
+        raise ConfigurationError("delete_after must be longer than archive_after; otherwise nothing would be archived")
     return found
 
 

@@ -1,6 +1,6 @@
 -- name: put_policy
 -- Store a policy, or replace the policy of this name. The policy then visits all threads again. If a version is
--- expected, replace only that version. With encryption, `stored` has the metadata that are digests already.
+-- expected, replace only that version. With encryption, `stored` has metadata whose values are digests already.
 -- matches: threads.metadata from metadata
 INSERT INTO /*schema*/retention_policies (
     name, agent, tenant_id, user_id, status, metadata, content_after, prune_after, keep_last, archive_after, archive_to,
@@ -90,8 +90,9 @@ WHERE p.name = :name::text AND t.thread_id = :thread_id::text AND t.updated_at <
 FOR UPDATE OF t SKIP LOCKED;
 
 -- name: list_aging_threads
--- Return the next threads that a policy selects, by id, and whether each is held. Leave out threads in which nothing
--- can have reached its age since the policy last visited all threads. If the clock was set back since, leave out none.
+-- Return the next threads that a policy selects, by id, and whether a thread is held. Leave out threads whose last
+-- change was more than `:longest` before the last visit, because that visit has applied the whole policy to them. If
+-- the clock was set back since the last visit, leave out no thread.
 -- leaves: threads.metadata
 -- plan: at each call
 SELECT t.thread_id, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
@@ -129,7 +130,7 @@ UPDATE /*schema*/retention_policies SET
 WHERE last_began_at IS NOT NULL OR began_at > '-infinity';
 
 -- name: begin_visits
--- Store that a policy begins to visit all threads, unless it still visits them or last began less than a pause ago.
+-- Store that a policy begins to visit all threads, unless a visit is in progress or began less than `:pause` ago.
 UPDATE /*schema*/retention_policies SET began_at = now()
 WHERE name = :name::text AND began_at IS NULL
     AND (last_began_at IS NULL OR last_began_at <= now() - :pause::interval OR last_began_at > now());

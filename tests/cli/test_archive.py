@@ -58,8 +58,8 @@ def test_threads_go_and_come_back(
     assert json.loads(terminal("--json", "archive", "put", "new", "--to", to, code=1))["left"]
     assert "not archived, or does not exist" in terminal("archive", "restore", "trip [1]", code=1)
     assert "requires --to" in terminal("archive", "put", "trip 2", code=1)
-    assert "requires the threads, or --older-than" in terminal("archive", "put", "--to", to, code=1)
-    assert "requires the threads" in terminal("archive", "delete", code=1)
-    assert "requires the threads, or --from" in terminal("archive", "restore", code=1)
+    assert "requires the ids of threads, or one of --older-than" in terminal("archive", "put", "--to", to, code=1)
+    assert "requires the ids of threads" in terminal("archive", "delete", code=1)
+    assert "requires the ids of threads, or --from" in terminal("archive", "restore", code=1)
     assert "must name a bucket or a folder" in terminal("archive", "put", "new", "--to", "memory://x", code=1)
     assert "must have the form" in terminal("archive", "put", "trip 2", "--to", "nowhere", code=1)

@@ -62,7 +62,7 @@ def test_a_user_is_exported_and_erased_with_a_receipt(
     receipt.write_text(receipt.read_text().replace('"rows": ', '"rows": 1'))
     assert "it was changed" in terminal("privacy", "verify", str(receipt), *with_key, code=1)
     assert "requires --user" in terminal("privacy", "export", code=1)
-    assert "either user_id or thread_id" in terminal("privacy", "erase", "--yes", code=1)
+    assert "user_id or thread_id must be given" in terminal("privacy", "erase", "--yes", code=1)
 
 
 def test_an_export_that_is_not_whole_says_so(
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_written_is_found_before_the_erasure(
         assert f"cannot write {away}: No such file" in terminal(*command, str(away), code=1).replace("\n", "")
     assert saver.get_tuple(config_of("hers")) is not None
     # A command that fails keeps the file as it was.
-    assert "either user_id" in terminal(*erase, str(earlier), "--thread", "hers", code=1)
+    assert "but not both" in terminal(*erase, str(earlier), "--thread", "hers", code=1)
     assert earlier.read_text() == "earlier"
     write = Path.write_text
 

@@ -63,5 +63,5 @@ def test_policies_are_set_and_applied(terminal: Run, saver: PGStateSaver, connec
     memory = ("--archive-after", "90d", "--archive-to", "memory://cli")
     assert "must name a bucket or a folder" in terminal("retention", "set", "x", *memory, code=1)
     assert "requires the NAME" in terminal("retention", "set", code=1)
-    assert "must have one of" in terminal("retention", "set", "x", code=1)
+    assert "must have at least one of" in terminal("retention", "set", "x", code=1)
     assert "must be a JSON object" in terminal("retention", "set", "x", "--metadata", "[]", code=1)

@@ -98,8 +98,8 @@ async def test_a_policy_is_made_counted_changed_and_deleted(
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"name": ""}, "must have a name"),
-        ({}, "must have one of"),
+        ({"name": ""}, "must not be empty"),
+        ({}, "must have at least one of"),
         ({"delete_after": "soon"}, "delete_after: the age must be"),
         ({"delete_after": "0d"}, "delete_after"),
         ({"archive_after": "1d"}, "archive_to"),

@@ -472,7 +472,7 @@ def test_a_place_that_cannot_delete_is_refused_before_anything_is_stored(
     opened = objects.open_objects
     with monkeypatch.context() as patch:
         patch.setattr("langgraph_pgstate.keep.api.open_objects", lambda url: Undeletable(opened(url)))
-        with pytest.raises(ArchiveUnavailableError, match="cannot be deleted, and remains") as caught:
+        with pytest.raises(ArchiveUnavailableError, match="was stored but cannot be deleted") as caught:
             state.archive.put(["t"], to=url, idle_for=NOW)
     (left,) = (tmp_path / "archive").iterdir()
     assert left.name in str(caught.value)

@@ -913,7 +913,7 @@ def test_an_erasure_waits_for_the_row_of_an_archive_that_is_made(
     monkeypatch.setattr(archiving, "add_archive", late)
     monkeypatch.setattr(archiving, "store", store_late)
     state.archive.put(["hers", "his"], to=tmp_path.as_uri(), idle_for=timedelta(0))
-    assert [(one.thread_id, "is not finished" in one.why) for one in done[0].kept] == [("hers", True)]
+    assert [(one.thread_id, "is an unfinished archive" in one.why) for one in done[0].kept] == [("hers", True)]
     assert state.privacy.erase(user_id="evelyn", key=KEY).receipt is not None
     assert b"garden" not in packed(tmp_path)
 
@@ -932,7 +932,7 @@ def test_an_archive_of_a_process_that_may_still_store_it_is_kept(
     assert process.exitcode == -signal.SIGKILL
     assert len([*tmp_path.glob("*.pack")]) == 1
     kept.append(state.privacy.erase(user_id="evelyn", key=KEY).kept)
-    assert [[(one.thread_id, "is not finished: repeat" in one.why) for one in some] for some in kept] == [
+    assert [[(one.thread_id, "is an unfinished archive" in one.why) for one in some] for some in kept] == [
         [("hers", True)]
     ] * 3
     # The clock of the server was set back by an hour, or an hour has passed.

@@ -503,7 +503,7 @@ def test_another_database_needs_the_keys_first(dsn: str, schema: str, other: PGS
         state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
     with PGState.open(dsn, schema=other.schema, encryption=Encryption(MASTER, scope="user")) as there:
         for dry_run in (True, False):
-            with pytest.raises(DataKeyError, match="is not in data_keys; copy it from the database of the archive"):
+            with pytest.raises(DataKeyError, match="key is not in data_keys: copy the rows from the database"):
                 there.archive.restore(source=f"file://{folder}", dry_run=dry_run)
         assert there.threads.get("t") is None
         ask(
@@ -540,7 +540,7 @@ def test_rows_of_another_thread_are_refused(place: int, state: PGState, other: P
     with psycopg.connect(other._database.dsn, autocommit=True) as connection:
         labels = f'INSERT INTO "{other.schema}".labels (thread_id, checkpoint_ns, checkpoint_id, label) VALUES '
         connection.execute((labels + "('t', '', 'c', 'a rest')").encode())
-    with pytest.raises(ArchiveError, match="events of another thread"):
+    with pytest.raises(ArchiveError, match="rows of another thread in events"):
         other.archive.restore(source=f"memory://forged-{place}")
     assert other.events.list(thread_id="victim").items == ()
     assert other.threads.get("t") is None
