@@ -13,7 +13,7 @@ SELECT scope, name, amount FROM /*schema*/budgets ORDER BY scope, name;
 
 -- name: read_spending
 -- Return the budgets of some owners of runs, with the recorded cost of today's model calls (UTC), including deleted
--- calls but not the given spans. The first row belongs to no budget: it says whether there are any budgets, and when
+-- calls but not the given spans. The first row belongs to no budget, and says whether there are any budgets, and when
 -- the day began.
 WITH day AS MATERIALIZED (
     SELECT date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' AS began_at
@@ -53,8 +53,8 @@ FROM ruled u;
 SELECT EXISTS (SELECT 1 FROM /*schema*/budgets);
 
 -- name: keep_costs
--- Store today's costs (UTC) of model calls of a thread, or of some of its runs, before their record is deleted. The
--- delete is another statement, because Citus can distribute the record's tables by thread, but not `deleted_costs`.
+-- Store today's costs (UTC) of model calls of a thread, or of some of its runs, before the spans are deleted. Another
+-- statement deletes the spans, because Citus can distribute spans by thread, but not `deleted_costs`.
 WITH today AS MATERIALIZED (
     SELECT s.started_at, s.span_id, r.tenant_id, r.user_id, r.agent, r.key, s.cost
     FROM /*schema*/spans s JOIN /*schema*/runs r ON r.thread_id = s.thread_id AND r.run_id = s.run_id

@@ -236,8 +236,8 @@ class _Comparison:
         """Return the messages of a channel, or `None` if the checkpoint alone does not determine them."""
         entry = row.state.manifest.entries.get(channel)
         if entry is None:
-            # A DeltaChannel without an entry has no value at this checkpoint; another channel is empty. Not every
-            # checkpoint names its DeltaChannels, so the names come from all checkpoints read so far.
+            # Without an entry, a DeltaChannel has no value at this checkpoint, and any other channel is empty. A
+            # checkpoint need not name its DeltaChannels, so use the names from all checkpoints that were read.
             return None if channel in self._delta_channels or channel not in row.state.manifest.versions else []
         if isinstance(entry, Elements):
             elements: list[StateMessage | None] = []
@@ -327,7 +327,7 @@ class _Comparison:
         assert checkpoint_id is not None
         known = self._known.get(checkpoint_id)
         if known is None:
-            # The parent was read long before its child, or has a greater id than the child.
+            # The parent is not cached, because it was read long before its child, or has a greater id.
             said: dict[str, list[RecordedMessage]] = defaultdict(list)
             last = await last_changes(self._db, self._queries, self._thread_id, checkpoint_id)
             changes = await self._changes(sorted({change.checkpoint_id for change in last}))

@@ -49,7 +49,7 @@ async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Se
         "holder_ids": [holder_id or "" for _, _, holder_id, _ in dead],
         "known_dead": [run_id for _, run_id, _, known in dead if known],
     }
-    # One transaction, because a later call does not find a run that has ended.
+    # Use one transaction. If the process died between two, a later call would not find the ended runs.
     async with db.transaction():
         rows = await db.fetch(queries.settle_runs, parameters)
         settled = [run_id for run_id, _ in rows]

@@ -26,7 +26,7 @@ WITH dead AS (
         AND coalesce(runs.holder_id, '') = given.holder_id AND runs.status = 'running' AND runs.queue IS NULL
         AND (runs.run_id = ANY(:known_dead::text[]) OR (runs.alive_until < now()) IS NOT FALSE)
         AND NOT EXISTS (
-            -- A run with such an entry has ended, but the entry is not moved yet.
+            -- Leave out a run whose end is in the journal and was not moved to `runs` yet.
             SELECT 1 FROM /*schema*/journal j
             WHERE j.thread_id = :thread_id AND j.run_id = runs.run_id AND j.is_alone
         )

@@ -30,7 +30,7 @@ from langgraph_pgstate.schema.queries import Queries
 
 _log = logging.getLogger("langgraph_pgstate.record")
 
-# Keys of a change of kind `WRITTEN` whose values are strings.
+# Keys with string values, of a change of kind `WRITTEN`.
 _TEXTS: Final = ("thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "channel")
 
 Place = tuple[str, str]
@@ -69,8 +69,7 @@ async def resolve_written(
 
 @cache
 def _plain_codec() -> ValueCodec:
-    # Messages are recorded only if the saver uses LangGraph's own serializer. This serializer decodes such messages,
-    # but only the plain data of other objects.
+    # Messages are recorded only if the saver uses LangGraph's own serializer, so this serializer can decode messages.
     return ValueCodec(plain_serializer())
 
 
@@ -110,7 +109,7 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
     gone: set[str] = set()
     is_emptied = False
     hears = noted["hears_remove_all"]
-    # Journal entries of earlier versions have no `keeps_place`. In these entries, `hears_remove_all` says the same.
+    # Journal entries of earlier versions have no `keeps_place`. Use `hears_remove_all`, which has the same meaning.
     for message in _messages(values, keeps_place=noted.get("keeps_place", hears)):
         if isinstance(message, RemoveMessage):
             if message.id == REMOVE_ALL_MESSAGES:
@@ -121,7 +120,7 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
             gone.add(message.id or "")
             continue
         id = message.id if type(message.id) is str and message.id else content_id(message)
-        # An edited message keeps its place, unless it was removed before.
+        # An edited message keeps its place. A message that was removed and written again gets a new place.
         rows[id] = {"message_id": id, **message_row(message), "is_moved": id in gone}
     if not (rows or gone or is_emptied):
         return None

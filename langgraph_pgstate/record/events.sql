@@ -1,5 +1,5 @@
 -- name: list_events
--- Return a page of a thread's events, oldest first after a cursor, or newest first before it.
+-- Return a page of a thread's events, oldest first after a cursor, or newest first before a cursor.
 -- opens: events.payload
 -- plan: at each call
 SELECT v.thread_id, v.event_id, v.created_at, v.kind, v.run_id, v.checkpoint_ns, v.checkpoint_id, v.agent, v.payload

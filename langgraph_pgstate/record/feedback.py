@@ -75,7 +75,7 @@ def request_feedback(
     }
     check_key_size("thread_id, run_id and feedback_id", *key.values())
     text = text_of(_COMMENT, comment) or None
-    # A serializer of the caller's own may encrypt, so the comment is stored only as this serializer encodes it.
+    # The caller's own serializer may encrypt. Store the comment only in encoded form if there is such a serializer.
     kind, data = (None, None) if text is None or codec.is_native else codec.dumps(_COMMENT, text)
     return {
         **key,

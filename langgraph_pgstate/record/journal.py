@@ -34,10 +34,10 @@ _SEMCONV_VERSION: Final = "1.41.1"
 
 _log = logging.getLogger("langgraph_pgstate.record")
 _MOST_ROWS: Final = 1000
-# Maximum size of a batch. It fits a socket's buffer, so that it is sent even if the event loop is busy.
+# Maximum bytes of a batch. A batch of this size fits a socket's buffer, so a busy event loop does not delay the batch.
 _MOST_BYTES: Final = 128 * 1024
 _PAGE: Final = 200
-# `take_entries` raises an error with this prefix if an entry was taken already.
+# Prefix of the error that `take_entries` raises if another process has taken an entry.
 _TAKEN: Final = "pgstate-journal:"
 _THREAD_PAGE: Final = 200
 # Errors that Python raises for a row that is not JSON or lacks a key.
@@ -187,7 +187,7 @@ def _unpack(rows: Iterable[Sequence[Any]], kept: set[str]) -> Iterator[tuple[tup
         try:
             journal_entry = JournalEntry.unpack(thread_id, data)
         except (UnreadableFormatError, EncryptedError, NotEncryptedError, DataKeyError) as error:
-            # Keep this and later entries of the thread for a process that can read them.
+            # Keep this entry, and later entries of the thread, for a process that can read the entries.
             _log.warning("the journal of thread %r is kept for another process: %s", thread_id, error)
             kept.add(thread_id)
             continue
@@ -207,7 +207,8 @@ def _gather(entries: Iterable[tuple[tuple[str, str], JournalEntry]], more: Journ
     for entry, journal_entry in given:
         size = journal_entry.size
         is_full = len(batch.journal_entry) + len(journal_entry) > _MOST_ROWS or batch.size + size > _MOST_BYTES
-        # `more` gets a batch of its own, because a batch of entries fails if another process has taken one of them.
+        # Put `more`, the rows of this process, into a batch of their own. A batch with journal entries fails if another
+        # process has taken one of the entries.
         if (batch.entries or batch.journal_entry) and (
             is_full or entry is None or not begun.isdisjoint(journal_entry.begun)
         ):
@@ -243,7 +244,7 @@ async def _move(db: Connection, queries: Queries, batch: _Batch, is_audited: boo
             return False
         if not _is_of_a_row(error):
             raise
-    # A row is refused or malformed. Write the other rows.
+    # PostgreSQL refuses a row, or a row is malformed. Write the other rows.
     try:
         async with db.transaction():
             if taking:

@@ -15,8 +15,8 @@ ORDER BY thread_id, created_at, entry_id
 LIMIT :page_size;
 
 -- name: take_entries
--- Delete entries from the journal. Fail if one of them no longer exists: the cast to integer raises the error, because
--- the schema uses no PL/pgSQL.
+-- Delete entries from the journal. If an entry no longer exists, the cast to integer raises an error. PL/pgSQL could
+-- raise an error directly, but the schema does not use PL/pgSQL.
 WITH gone AS (
     DELETE FROM /*schema*/journal j
     USING unnest(:taken_thread_ids::text[], :taken_entry_ids::text[]) AS taken (thread_id, entry_id)

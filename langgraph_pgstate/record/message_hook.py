@@ -35,7 +35,7 @@ _STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
 _ID_BYTES: Final = 256
 _FAMILIAR_LIMIT: Final = 50_000
 
-# Position in the list, message, and recorded id.
+# Position of a message in the list, the message, and its recorded id.
 _Named = tuple[int, BaseMessage, str]
 
 
@@ -103,8 +103,8 @@ class MessageHook:
         key = (request.address.thread_id, request.address.checkpoint_ns, change.channel)
         named = _identified(change, change.fresh if change.is_appended else range(len(change.value)))
         if any(id != message.id and type(message.id) is str and message.id for _, message, id in named):
-            # Messages with the same id are numbered. If one is removed, another message gets its number, so a recorded
-            # id may name another text. From now on, the rows of all messages are sent.
+            # Messages with the same id are numbered. A removal changes the numbers of other messages, and their
+            # recorded ids then name other texts. So always send the rows of all messages of this channel.
             self._doubled.add(key)
         if change.is_appended or not change.is_known or key in self._doubled:
             return named, named
@@ -137,7 +137,7 @@ def message_row(message: BaseMessage) -> dict[str, Any]:
     calls: Sequence[Any] = ()
     usage: Mapping[str, Any] = {}
     call_id = None
-    # `isinstance` of another pydantic class runs Python code, so test the type first.
+    # Test the most common type first, because `isinstance` with a pydantic class runs Python code.
     if type(message) is not HumanMessage:
         if isinstance(message, AIMessage):
             calls, usage = message.tool_calls, message.usage_metadata or {}
@@ -186,7 +186,7 @@ def _is_of_messages(change: ListChange) -> bool:
     if not may_hold_messages(change.channel):
         return False
     if not change.value:
-        # An emptied list may have held messages, which the comparison removes from the record.
+        # An empty list may have held messages before. The comparison then records their removal.
         return not change.is_appended
     return any(is_message(element) for element in change.value)
 

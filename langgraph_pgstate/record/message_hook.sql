@@ -103,7 +103,7 @@ WITH RECURSIVE head AS MATERIALIZED (
     SELECT checkpoint_id, parent_checkpoint_id, created_at FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text
 ), lineage AS (
-    -- The branch is not read if all named messages are new.
+    -- Do not read the branch if all named messages are new.
     SELECT c.checkpoint_id, c.parent_checkpoint_id, 1 AS depth FROM head h JOIN /*schema*/checkpoints c
         ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = h.parent_checkpoint_id
     WHERE :named_ids::text[] IS NULL OR EXISTS (
@@ -141,7 +141,7 @@ WITH RECURSIVE head AS MATERIALIZED (
             e.message_id IS NULL OR (e.role, e.agent, e.content, e.tool_calls, e.tool_call_id)
                 IS DISTINCT FROM (n.role, n.agent, n.content, n.tool_calls, n.tool_call_id)
         ) AS is_changed,
-        -- Messages added at a checkpoint come after all messages that were added before it.
+        -- Messages that a checkpoint adds come after all messages that earlier checkpoints have added.
         e.message_id IS NULL OR n.is_moved IS TRUE
             OR (:named_ids IS NULL AND e.rank < lag(e.rank) OVER (ORDER BY p.number)) AS is_out_of_place
     FROM unnest(:present_ids::text[]) WITH ORDINALITY AS p (message_id, number)
@@ -155,8 +155,8 @@ WITH RECURSIVE head AS MATERIALIZED (
 ), changes AS (
     SELECT p.message_id, p.number - 1 AS position, CASE WHEN p.is_added THEN 'added' ELSE 'edited' END AS change,
         p.is_changed OR n.is_moved IS TRUE AS is_said_now, e.created_at, e.run_id,
-        -- All messages after a moved message are stored again. For messages that were not sent, the recorded columns are
-        -- used.
+        -- All messages after a moved message are stored again. For messages that were not sent, the recorded columns
+        -- are used.
         CASE WHEN n.message_id IS NULL THEN e.role ELSE n.role END AS role,
         CASE WHEN n.message_id IS NULL THEN e.agent ELSE n.agent END AS agent,
         CASE WHEN n.message_id IS NULL THEN e.content ELSE n.content END AS content,

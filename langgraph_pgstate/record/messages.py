@@ -282,7 +282,7 @@ class AsyncMessages:
             found = await self._window(address, channel, budget)
             if found is not None:
                 return found
-        raise ConflictError(f"{address} could not be read: other calls keep deleting or replacing it")
+        raise ConflictError(f"{address} could not be read: other calls keep deleting or replacing this checkpoint")
 
     async def _window(self, address: Address, channel: str, budget: Budget) -> list[BaseMessage] | None:
         run, parts = self._states.run, (self._queries, self._codec)

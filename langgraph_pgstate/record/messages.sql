@@ -30,7 +30,8 @@ FROM changes n WHERE n.age = 1
 ORDER BY n.since DESC, n.place, n.message_id;
 
 -- name: get_messages
--- Return some rows of `messages` of a thread's channel, in the given order. Each is named by message and checkpoint.
+-- Return some rows of `messages` of a thread's channel, in the given order. A message id and a checkpoint id name a
+-- row.
 -- opens: messages.content
 -- opens: messages.tool_calls
 SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m.position, m.change, m.created_at,

@@ -47,7 +47,7 @@ class ProjectionHook:
             raise ArgumentTypeError(f"project= must be names of channels, not {names!r}")
         self._queries = queries
         self._names = tuple(dict.fromkeys(names))
-        # By thread: the last checkpoint put by this process, and the channel versions of its projection.
+        # For each thread, the last checkpoint that this process has put, and the channel versions of its projection.
         self._last: dict[str, tuple[str | None, list[Any]]] = {}
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
@@ -123,7 +123,7 @@ def check_projectable_in(graphs: Iterable[Any], names: Sequence[str]) -> None:
             check_projectable(graph, [name for name in names if name in graph.channels])
     missing = [name for name in names if not any(graph is None or name in graph.channels for graph in known)]
     if known and missing:
-        raise ConfigurationError(f"project= is not possible: {missing[0]!r} is not a channel of any graph")
+        raise ConfigurationError(f"project= must name channels: {missing[0]!r} is not a channel of any graph")
 
 
 def _declared_types(builder: Any) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _declared_types(builder: Any) -> dict[str, Any]:
         try:
             declared.update(typing.get_type_hints(schema))
         except Exception:  # nosec B112
-            # Annotations that do not resolve are ignored.
+            # Ignore annotations that cannot be resolved.
             continue
     return declared
 
@@ -179,7 +179,7 @@ def _projected(value: Any, channel: str, checkpoint_id: str) -> Any:
         if len(orjson.dumps(to_json(plain)[0])) <= _MAX_BYTES:
             return plain
     except Exception:  # nosec B110
-        # Inspecting a value can run code and raise anything. The put must not fail.
+        # The put must not fail. The conversion can run code of the application, which may raise any exception.
         pass
     kind = type(value)
     return {

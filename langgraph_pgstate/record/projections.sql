@@ -1,5 +1,6 @@
 -- name: put_projection
--- Store the projection of a thread's newest checkpoint: chosen channels as JSON. Do nothing if it is gone.
+-- Store the projection of a thread's newest checkpoint: chosen channels as JSON. Do nothing if the checkpoint was
+-- deleted or replaced.
 -- leaves: checkpoints.state
 -- seals: projections.state from projected
 WITH stored AS MATERIALIZED (

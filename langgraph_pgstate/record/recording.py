@@ -65,8 +65,8 @@ async def write_pending(
     if mine := source.due_renewals():
         await renew_runs(db, queries, mine, holder_id, ttl)
     while True:
-        # Collect before reading the journal. Rows on which the collected rows depend are then in the journal or the
-        # tables.
+        # Collect rows before the journal is read. Otherwise a collected row could depend on a newer journal entry that
+        # was not read.
         pending = source.collect(include_recent)
         threads = source.journaled_threads()
         if pending is None and not threads:

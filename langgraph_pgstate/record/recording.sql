@@ -1,7 +1,8 @@
 -- name: put_runs
 -- Insert or update the rows of runs that begin or end. Existing rows are locked, so that no run is deleted meanwhile. A
--- deleted run is not inserted again. A late journal entry does not reopen an ended run. The status, attempt, end and
--- error of an enqueued run are left to the queue. The first `traceparent` is kept, so that ids of exported spans stay.
+-- deleted run is not inserted again. A late journal entry does not reopen an ended run. The queue sets the
+-- status, attempt, end and error of an enqueued run. The first `traceparent` is kept, so that the ids of exported spans
+-- stay the same.
 -- seals: runs.input from rows.input
 -- seals: runs.output from rows.output
 -- seals: runs.error_message from rows.error_message
@@ -79,7 +80,7 @@ WHERE excluded.started_at > stored.started_at
     OR (excluded.started_at = stored.started_at AND (stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL));
 
 -- name: put_new_threads
--- Insert the rows of threads on which a run starts before their first checkpoint, except deleted threads.
+-- Insert the rows of threads on which a run starts and that have no row yet, except deleted threads.
 WITH new AS MATERIALIZED (
     SELECT s.thread_id, s.agent, s.user_id, s.tenant_id, now(), now()
     FROM jsonb_to_recordset(:rows::jsonb) AS s (
@@ -126,8 +127,8 @@ WITH given AS MATERIALIZED (
         s.tool_call_id, s.error_type, s.error_message, s.input, s.output, coalesce(s.attributes, '{}'),
         :semconv_version::text
     FROM (
-        -- If a span has several rows, the row with the last end is used. Puts run concurrently, so only another row may
-        -- name the checkpoint.
+        -- If a span has several rows, use the row with the last end. Take the checkpoint's id from any of the rows,
+        -- because concurrent puts may store the rows in another order.
         SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C", span_id COLLATE "C")
             r.*, max(r.checkpoint_id) OVER (
                 PARTITION BY r.thread_id COLLATE "C", r.run_id COLLATE "C", r.span_id COLLATE "C"

@@ -35,7 +35,7 @@ ORDER BY s.started_at, s.span_id
 LIMIT :page_size;
 
 -- name: list_superstep_spans
--- Return the spans of one superstep of a run, including nested ones, by start time.
+-- Return the spans of one superstep of a run, including nested spans, by start time.
 -- opens: spans.input
 -- opens: spans.output
 -- opens: spans.error_message
@@ -62,8 +62,8 @@ WHERE s.thread_id = :thread_id AND s.run_id = :run_id AND s.span_id IN (SELECT s
 ORDER BY s.started_at, s.span_id;
 
 -- name: list_superstep_executions
--- Return the tool executions of one superstep of a run. They began from the checkpoint at which the superstep started,
--- or belong to a tool call in `:tool_call_ids`.
+-- Return the tool executions of one superstep of a run. Each execution began from the checkpoint at which the superstep
+-- started, or belongs to a tool call in `:tool_call_ids`.
 -- opens: tool_executions.arguments
 -- opens: tool_executions.preview
 -- opens: tool_executions.error_message

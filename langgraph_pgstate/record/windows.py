@@ -218,7 +218,7 @@ def _cuts(messages: Sequence[BaseMessage], start: int, *, is_whole: bool) -> lis
     such a result has no call and stands alone.
     """
     called: dict[str, int] = {}
-    # For each message, the position of the first message that must stay with it.
+    # For each message, the position of the first message that must stay with this message.
     reach = list(range(len(messages)))
     for place in range(start, len(messages)):
         message = messages[place]

@@ -35,7 +35,7 @@ READ_SECONDS: Final = 5.0
 """Maximum seconds to wait for a connection that reads the spending."""
 # Seconds without a call after which an owner's spending is no longer read.
 _OWNER_SECONDS: Final = 60.0
-# A call that ended this many seconds before a reading is in the tables, so the reading includes its cost.
+# Seconds after which the cost of an ended call is surely in the tables. A later reading includes this cost.
 _OWN_SECONDS: Final = 120.0
 
 
@@ -104,7 +104,7 @@ class Budgets:
             now = time.monotonic()
             if now < self._unchecked_until:
                 return True
-            # While one thread reads, other threads may use values twice as old.
+            # While one thread reads the spending, other threads may use values that are twice as old.
             oldest = now - self._fresh_for * (2 if self._in_progress else 1)
             known = [self._known.get(owner) for owner in owners_of(run)]
             return all(one is not None and one.read_at > oldest for one in known)
@@ -139,7 +139,7 @@ class Budgets:
             if spending is None:
                 self._unchecked_until = now + self._fresh_for
                 return
-            # A reading that began earlier may end later. Values of the newer reading must stay.
+            # Keep the values of a newer reading, because a reading that began earlier may end later.
             for owner in asked:
                 if owner not in self._known or self._known[owner].reading < number:
                     self._known[owner] = _Known(number, now, spending.budgets.get(owner))
@@ -158,7 +158,7 @@ class Budgets:
             if not self._has_budgets:
                 return None
             self._seen |= dict.fromkeys(owners, time.monotonic())
-            # Calls of ended runs were abandoned, and their end is never reported.
+            # Forget the calls of ended runs. These calls were abandoned, and no callback reports their end.
             self._started = {id: one for id, one in self._started.items() if one.run.ended_at is None}
             for owner in owners:
                 known = self._known.get(owner)

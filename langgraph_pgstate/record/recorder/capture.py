@@ -70,7 +70,7 @@ def _copy(value: Any, left: _Budget, depth: int) -> Any:
     if left.values < 0 or depth > _MOST_DEPTH:
         return {"$omitted": _name(kind)}
     depth += 1
-    # Look up the common types first: `isinstance` of a pydantic class runs Python code.
+    # Look up the common types first, because `isinstance` with a pydantic class runs Python code.
     copier = _COPIERS.get(kind)
     if copier is not None:
         return copier(value, left, depth)
@@ -183,8 +183,8 @@ def status_of(error: BaseException) -> str:
     """Return the status of a span that raised this exception."""
     if isinstance(error, GraphInterrupt | GraphDrained):
         return "interrupted"
-    # LangGraph raises a `GraphBubbleUp` to control the graph, which is no failure. The tool ledger's errors derive from
-    # this class only so that middleware does not catch them.
+    # LangGraph raises a `GraphBubbleUp` to control the graph, which is no failure. The errors of the tool ledger derive
+    # from `GraphBubbleUp` for another reason: middleware must not catch these errors.
     if isinstance(error, GraphBubbleUp) and not isinstance(error, PGStateError):
         return "success"
     return "cancelled" if isinstance(error, _CANCELLATIONS) else "error"

@@ -281,7 +281,7 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
     from langgraph.pregel.remote import RemoteGraph
 
     if isinstance(graph, RemoteGraph):
-        raise ArgumentTypeError("graph must run in this process, got a RemoteGraph: record it on its server")
+        raise ArgumentTypeError("graph must run in this process, got a RemoteGraph: record the graph on its own server")
     if not isinstance(graph, Pregel):
         raise ArgumentTypeError(f"graph must be a compiled graph or an @entrypoint, not {type(graph).__name__}")
     learn(graph)

@@ -72,7 +72,7 @@ class _RecorderBase(RecordingHandler):
         Raises:
             ConfigurationError: If the graph is remote or cannot take callbacks.
         """
-        # The guard is first, so that a refused call has no span.
+        # Put the guard first. Otherwise a refused call would have a span.
         return attach(graph, self._guard, self)
 
     def _check_budget(self, span_id: UUID | None, id: UUID, model: str) -> Awaitable[None]:
@@ -310,7 +310,7 @@ class Recorder(_RecorderBase):
 
         A flush ends either wait.
         """
-        # Set the flag before the check. Work that arrives after the check then wakes this thread.
+        # Set the flag before the check. Otherwise work that arrives after the check would not wake this thread.
         self._is_idle = True
         if not self._queue.is_busy:
             if not self._is_closed:
@@ -343,7 +343,7 @@ class AsyncRecorder(_RecorderBase):
 
     @property
     def _is_loop_running(self) -> bool:
-        # A forked child has a copy of the loop, which nothing runs.
+        # In a forked child, nothing runs the copy of the loop.
         return self._loop is not None and self._loop.is_running() and not self._owner.is_forked
 
     def write_at_exit(self) -> None:

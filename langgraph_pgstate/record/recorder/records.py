@@ -81,7 +81,7 @@ class RunRecord:
     )
 
     def __init__(self, root_id: UUID, run_id: str, thread_id: str, offset: float, holder_id: str) -> None:
-        # The clock offset of a run is fixed, so that durations are exact.
+        # A run keeps its first clock offset. Otherwise a new offset would change durations.
         self.zero = time.time() + offset - time.perf_counter()
         self.root_id = root_id
         self.run_id = run_id
@@ -108,7 +108,7 @@ class RunRecord:
         self.input: Any = None
         self.input_json: Any = _UNSET
         self.output: Any = None
-        # Whether callbacks are awaited, so that they may wait without blocking the event loop.
+        # Whether the caller awaits callbacks. An awaited callback can wait without blocking the event loop.
         self.is_awaited = False
         # False while the run may still be refused because another run holds the thread.
         self.is_begun = False
@@ -127,7 +127,7 @@ class RunRecord:
         # `resumed`: ids of the checkpoints from which the run was resumed, by namespace.
         self.checkpoints: OrderedDict[tuple[str, int], str] = OrderedDict()
         self.resumed: dict[str, str] = {}
-        # Spans that were written before the checkpoint from which they start was put. The put writes them again, with
+        # Spans that were written before the put of their starting checkpoint. The put writes these spans again, with
         # the checkpoint's id.
         self.unplaced: dict[tuple[str, int], set[SpanRecord]] = {}
 
@@ -250,7 +250,7 @@ class SpanRecord:
         """Return the span's row as JSON."""
         self._place()
         if settings.redact is None and self.kind in _PLAIN_KINDS and self.parent is not None and self.error is None:
-            # The fast path for most spans. `_row` cleans and truncates values.
+            # The fast path for most spans, whose values need no cleaning or truncation.
             text = self._dump_plain(settings.content)
             if text is not None and len(text) <= settings.limit and _NUL not in text:
                 return text

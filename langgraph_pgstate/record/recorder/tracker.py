@@ -64,7 +64,7 @@ class Tracker:
         self._outliving: dict[UUID, SpanRecord] = {}
         # Owners named by configs of runs that have not begun.
         self._labels: dict[UUID, Mapping[str, Any]] = {}
-        # The first call of `holder_id` reads /proc. Callbacks must not wait for that.
+        # Call `holder_id` now, because its first call reads /proc. Callbacks must not wait for files.
         holder_id()
 
     def begin(
@@ -90,7 +90,8 @@ class Tracker:
                     check_names(labels, self.keys)
                 run = self._begin_run(id, name, metadata, input)
             except ConfigurationError as error:
-                # An id cannot be stored. The run is not recorded under a corrected id, which another run could have.
+                # The run has an id that cannot be stored. Do not change the id, because another run could have the new
+                # id.
                 _log.warning("a run of %s is not recorded: %s", name, error)
                 self._abandon(id)
                 return None
@@ -266,7 +267,7 @@ class Tracker:
             if run.unplaced and columns["step"] is not None:
                 for span in run.unplaced.pop((address.checkpoint_ns, columns["step"]), ()):
                     self._queue.span_changed(span)
-            # With the run id, a run's checkpoints can be deleted with the run.
+            # Store the run id, so that the checkpoints can be deleted with their run.
             if columns.get("run_id") is None:
                 columns["run_id"] = run.run_id
             if run.is_new and run.traceparent is None:
@@ -320,7 +321,7 @@ class Tracker:
             self._refuse_run(root, error)
             return
         for span in list(run.open.values()):
-            # These spans are of tasks that were abandoned because another task failed.
+            # The tasks of these spans were abandoned because another task failed.
             self._open.pop(span.id, None)
             self._abandon(span.id)
             span.status, span.ended_at = "cancelled", root.ended_at
@@ -383,7 +384,7 @@ class Tracker:
         """Set a node span's namespaces, step and starting checkpoint."""
         graph_ns = task_ns.rpartition("|")[0]
         path: Sequence[Any] = metadata.get("langgraph_path") or ()
-        # A call of a @task runs in its caller's graph, but has a namespace below the caller's.
+        # A call of a @task runs in its caller's graph, but has a namespace below the namespace of the caller.
         while len(path) == 4 and path[3] is True:
             graph_ns = graph_ns.rpartition("|")[0]
             path = path[1]

@@ -210,7 +210,7 @@ class WriteQueue:
         unfinished: set[int] = set()
         now = time.monotonic()
         # The writer runs once per interval, and takes spans that have waited for half an interval. If a whole interval
-        # were needed, some spans would wait for almost two.
+        # were needed, some spans would wait for almost two intervals.
         arrived, begun, taken = now - self.settings.interval, now - self.settings.interval / 2, now - _TAKEN_SECONDS
         is_complete = True
         with self._lock:
@@ -228,7 +228,7 @@ class WriteQueue:
                         else span.waits_since < begun and span.taken_at < taken
                     )
                 ]
-                # A new run is due with its first span, because the tables take no span without its run.
+                # Write a new run with its first span, because a span can be stored only after its run.
                 is_due = include_recent or run.written_at < arrived or (run.is_new and bool(found))
                 happened = list(run.events.values()) if is_due else []
                 spans += found[:space]
@@ -258,7 +258,7 @@ class WriteQueue:
         settings = self.settings
         wanted, given = spans, (len(runs), len(spans), len(events))
         run_rows, runs = _dumps(runs, lambda pair: orjson.dumps(pair[0].row(settings)))
-        # Spans and events of a new run need the run's row. A refused run has no row, but its event names no run.
+        # Leave out spans and events of a new run whose row is left out. They would refer to a missing row.
         written = {id(run) for run, _ in runs}
 
         def lacks_row(run: RunRecord) -> bool:
@@ -300,7 +300,7 @@ def _dumps(records: list[Any], dump: Callable[[Any], bytes]) -> tuple[list[bytes
     for record in records:
         rows.append(dump(record))
         size += len(rows[-1])
-        # A long text takes long to convert even if its row is truncated, and an event loop may be waiting.
+        # Stop after some time, because an event loop may be waiting. Long texts take long to convert.
         if size > _BATCH_BYTES or time.monotonic() > until:
             break
     return rows, records[: len(rows)]

@@ -20,9 +20,9 @@ from langgraph_pgstate.record.recorder.write_queue import WriteQueue
 from langgraph_pgstate.schema.queries import Queries
 
 _log = logging.getLogger("langgraph_pgstate.record")
-# Age in seconds from which a journal entry counts as left by a process that died.
+# After this number of seconds, a journal entry counts as left by a dead process.
 _LEFT_SECONDS = 30.0
-# Age in seconds from which a journal entry counts as having no writer. A live process moves entries every 0.4 s.
+# After this number of seconds, a journal entry counts as forgotten. A live process moves entries every 0.4 seconds.
 _STUCK_SECONDS = 1.0
 _CLOCK_SECONDS = 60.0
 
