@@ -33,7 +33,7 @@ _NONCE_AT: Final = _START + _ID_BYTES
 _CONTENT_AT: Final = _NONCE_AT + _NONCE_BYTES
 _MOST_SUBKEYS: Final = 4096
 _WORD_BYTES: Final = 8
-# Hexadecimal digits are written as letters, so that full-text search takes a digest as one word.
+# Letters that replace digits in a hexadecimal digest, so that full-text search takes the digest as one word.
 _LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
 
 
@@ -116,7 +116,7 @@ class DataKey:
     def __init__(self, id: str, scope: str, secret: bytes) -> None:
         self.id, self.scope = id, scope
         self._raw_id, self._secret = bytes.fromhex(id), secret
-        # By first part of a row's key: the subkey's cipher, and the HMAC key from which stable nonces are made.
+        # For each first part of a row's key, the cipher of the subkey, and the HMAC key for stable nonces.
         self._subkeys: dict[str, tuple[Any, bytes]] = {}
 
     def __repr__(self) -> str:
@@ -179,7 +179,7 @@ class DataKey:
 
 
 def _associated(column: str, parts: Sequence[Any]) -> bytes:
-    # NUL can separate the parts, because PostgreSQL's text cannot contain it.
+    # NUL is a safe separator, because texts in PostgreSQL cannot contain NUL.
     return "\0".join([column, *map(_text, parts)]).encode("utf-8", "surrogatepass")
 
 
@@ -188,7 +188,7 @@ def _text(part: Any) -> str:
         return part
     if isinstance(part, list | tuple):
         return _labels(tuple(part))
-    # The prefix keeps `None` distinct from strings.
+    # The prefix distinguishes `None` from the string 'None'.
     return f"\x01{part!r}" if part is None else str(part)
 
 

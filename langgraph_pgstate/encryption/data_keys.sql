@@ -15,7 +15,7 @@ VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, :is_of_t
 ON CONFLICT DO NOTHING;
 
 -- name: restore_data_key
--- Store a data key again that the database has lost, for example by a failover to a server that had not received it.
+-- Store a data key again after the database has lost the key, for example by a failover to a server that lacks the key.
 INSERT INTO /*schema*/data_keys (key_id, scope, master_id, wrapped, is_of_tenant, is_current)
 VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, :is_of_tenant::boolean, false)
 ON CONFLICT DO NOTHING;
@@ -33,7 +33,7 @@ WHERE key_id > :cursor_id::text AND master_id <> :master_id::text AND destroyed_
 ORDER BY key_id LIMIT :page_size;
 
 -- name: destroy_data_keys
--- Destroy the data keys of a scope. Values under them can never be read again.
+-- Destroy the data keys of a scope. Values that these keys encrypt can never be read again.
 UPDATE /*schema*/data_keys SET wrapped = NULL, is_current = false, destroyed_at = now()
 WHERE scope = :scope::text AND destroyed_at IS NULL;
 

@@ -49,16 +49,17 @@ THREAD: Final = "thread"
 # The columns of `get_thread_owner`, in order.
 _OWNER: Final = ("agent", "user_id", "tenant_id")
 _UNKNOWN: Final = (Subject(), "", 0.0)
-# The scope of the key of digests, which is the same for all rows.
+# All digests are made with one key. This is the scope of this key.
 _SEARCH: Final = "pgstate:search"
 _MOST_THREADS: Final = 100_000
 _MOST_TENANTS: Final = 10_000
-# Maximum number of loads that bring an operation no new key. More loads mean that keys are destroyed again and again.
+# Maximum number of loads without a new key for one operation. Without a limit, an operation could try forever while
+# other processes destroy keys.
 _MOST_STALLS: Final = 50
 _WORD: Final = re.compile(r"\w+")
 _NAMESPACED: Final = frozenset({"memories", "memory_versions", "files", "file_texts", "file_versions"})
 _OF_NO_THREAD: Final = frozenset({"schedules", "assistant_versions"})
-# After this part of `cache_for`, a master key that did not respond is called again.
+# If a master key does not respond, a cached key stays in use for this part of `cache_for`.
 _AGAIN: Final = 0.1
 
 # Maximum number of keys in one transaction, and of simultaneous requests to a master key.
@@ -116,15 +117,15 @@ class KeyRing:
         self.tenant = tenant
         self._lock = threading.Lock()
         self._keys: OrderedDict[str, _Cached] = OrderedDict()
-        # By scope: the id of its current key, and the end of its validity.
+        # For each scope, the id of the current key, and the time until which this id is valid.
         self._current: dict[str, tuple[str, float]] = {}
-        # By thread: its owner, its scope, and the end of the validity of both.
+        # For each thread, the owner, the scope, and the time until which owner and scope are valid.
         self._threads: dict[str, tuple[Subject, str, float]] = {}
         self._destroyed: dict[str, float] = {}
-        # By data key: the reason why the key cannot be loaded, and the end of the reason's validity.
+        # For each data key that cannot be loaded, the reason, and the time of the next attempt.
         self._lost: dict[str, tuple[str, float]] = {}
         self._loading: dict[tuple[str, str], Future[None]] = {}
-        # By wanted keys: the load that an OS thread makes, and until when callers wait for it.
+        # Loads in other OS threads, by the keys that a load fetches, and until when callers wait for a load.
         self._beside: dict[frozenset[tuple[str, str]], tuple[Future[None], float]] = {}
         self._tenants: OrderedDict[str, KeyRing] = OrderedDict()
 
@@ -169,7 +170,7 @@ class KeyRing:
     def digest(self, column: str, key: str, value: Any) -> str:
         """Return the digest by which equal values of a key are found."""
         if isinstance(value, float) and value.is_integer():
-            # 1.0 must get the digest of 1, because PostgreSQL treats the two numbers as equal.
+            # 1.0 and 1 must have the same digest, because PostgreSQL treats these numbers as equal.
             value = int(value)
         text = json.dumps(value) if type(value) is int else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
         return self._current_key(_SEARCH).digest(f"{BOUND_AS.get(column, column)}\0{key}", text.encode())
@@ -336,12 +337,14 @@ class KeyRing:
                 done.set_result(None)
 
         if loading is None:
-            # When the interpreter exits, it waits for the threads of an executor, but not for a daemon thread.
+            # Use a daemon thread. At its exit, Python would wait for a thread of an executor.
             threading.Thread(target=run, name="pgstate-keys", daemon=True).start()
         try:
             done.result(max(0.0, until - time.monotonic()))
         except TimeoutError as error:
-            raise KeyUnavailableError(self.encryption.masters[0].id, "a thread still waits for it") from error
+            raise KeyUnavailableError(
+                self.encryption.masters[0].id, "another thread still waits for the key"
+            ) from error
 
     async def _load(self, runner: Runner, kind: str, name: str) -> None:
         if kind == THREAD:
@@ -349,7 +352,7 @@ class KeyRing:
             if rows:
                 self._note_thread(name, dict(zip(_OWNER, rows[0], strict=True)))
                 return
-            # Keep the owner that a config named: the thread's row may be in a transaction that is not committed yet.
+            # Keep the owner that a config named, because the thread's row may not be committed yet.
             known = self._threads.get(name)
             self._note_thread(name, {} if known is None else _owner_of(known[0]), MIN_CACHE_SECONDS)
         elif kind == SCOPE:
@@ -363,9 +366,9 @@ class KeyRing:
                 elif cached is not None:
                     await self._restore(runner, cached)
                 else:
-                    raise DataKeyError(name, "it is not in the table of data keys")
+                    raise DataKeyError(name, "the table data_keys has no row of this key")
             except DataKeyError as error:
-                # Remember the reason instead of raising an error: the operation can still read values under other keys.
+                # Store the reason, and raise no error, because the operation can still read values under other keys.
                 if len(self._lost) >= _MOST_THREADS:
                     self._lost.clear()
                 self._lost[name] = error.why, time.monotonic() + self.encryption.cache_seconds
@@ -376,7 +379,7 @@ class KeyRing:
             await self._make(runner, scope)
             rows = await runner.run(_fetch, self.queries.get_current_data_key, {"scope": scope})
             if not rows:
-                # The key was just destroyed or retired. The operation will try again.
+                # The new key was destroyed or retired at once. The operation will try again.
                 return
         await self._unwrap(runner, rows[0])
         # If another OS thread has removed the key from the cache, the operation will try again.
@@ -396,13 +399,13 @@ class KeyRing:
         master = self.encryption.masters[0]
         wrapped = await self.ask(runner, master, master.wrap, secret, self.context(key_id, scope))
         made = _Cached(DataKey(key_id, scope, secret), master.id, wrapped, self.tenant is not None, 0.0)
-        # Store the key outside of the caller's transaction, whose rollback would delete it.
+        # Store the key outside of the caller's transaction. Otherwise a rollback would delete the key.
         if await runner.run_outside(_execute, self.queries.put_data_key, made.row):
             self._remember(made)
 
     async def _restore(self, runner: Runner, cached: _Cached) -> None:
         """Store the row of a data key again, because the database has lost it."""
-        _logger.warning("data key %s is not in the database any more: it is stored again", cached.key.id)
+        _logger.warning("data key %s is not in the database any more: the key is stored again", cached.key.id)
         await runner.run_outside(_execute, self.queries.restore_data_key, cached.row)
         self._remember(cached)
 
@@ -420,7 +423,9 @@ class KeyRing:
             return
         master = next((one for one in self.encryption.masters if one.id == master_id), None)
         if master is None:
-            raise DataKeyError(key_id, f"it is wrapped by the master key {master_id!r}, which is not among the keys=")
+            raise DataKeyError(
+                key_id, f"keys= of Encryption must contain the master key {master_id!r}, which has wrapped the data key"
+            )
         try:
             context = self.context(key_id, scope, is_of_tenant=is_of_tenant)
             secret = await self.ask(runner, master, master.unwrap, wrapped, context)
@@ -431,7 +436,7 @@ class KeyRing:
             self._remember(cached, _AGAIN)
             return
         if len(secret) != KEY_BYTES:
-            raise DataKeyError(key_id, f"its master key returned {len(secret)} bytes")
+            raise DataKeyError(key_id, f"its master key must return {KEY_BYTES} bytes, got {len(secret)}")
         is_same = cached is not None and cached.wrapped == wrapped
         key = cached.key if cached and is_same else DataKey(key_id, scope, secret)
         self._remember(_Cached(key, master_id, wrapped, is_of_tenant, 0.0))
@@ -459,7 +464,7 @@ class KeyRing:
         except Exception as error:
             raise KeyUnavailableError(master.id, f"{type(error).__name__}: {error}") from error
         if not isinstance(found, bytes | bytearray):
-            raise DataKeyError(context["key_id"], f"its master key returned {type(found).__name__}, not bytes")
+            raise DataKeyError(context["key_id"], f"its master key must return bytes, got {type(found).__name__}")
         return bytes(found)
 
     def _remember(self, cached: _Cached, part: float = 1.0) -> None:
@@ -491,7 +496,7 @@ class HeldKeys(KeyRing):
         self._ring, self._note = ring, ring._note_thread
         self._find: dict[str, Callable[[str], Any]] = {KEY: ring._key, SCOPE: ring._current_key, THREAD: ring._thread}
         self._held: dict[tuple[str, str], Any] = {}
-        # Number of held keys at the last miss, and number of misses that brought no further key.
+        # Number of held keys at the last load, and number of loads that brought no new key.
         self._counted = self._stalls = 0
 
     async def load_missed(self, runner: Runner, error: MissingKeysError) -> None:
@@ -503,7 +508,7 @@ class HeldKeys(KeyRing):
         """
         for kind, name in sorted(error.wanted):
             await self._ring.load(runner, [(kind, name)])
-            # Hold the key at once, before other operations remove it from the cache.
+            # Hold the key at once. Otherwise another operation could remove the key from the cache.
             with suppress(EncryptionError):
                 self._hold(kind, name)
         self.hold_missed(error)
@@ -633,7 +638,10 @@ async def rewrap(
         def wrap_again(row: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
             key_id, scope, master_id, wrapped, is_of_tenant, _ = row
             if master_id not in masters:
-                raise DataKeyError(key_id, f"it is wrapped by {master_id!r}, which is not among the keys=")
+                raise DataKeyError(
+                    key_id,
+                    f"keys= of Encryption must contain the master key {master_id!r}, which has wrapped the data key",
+                )
             context = ring.context(key_id, scope, is_of_tenant=is_of_tenant)
             secret = _asked(masters[master_id], masters[master_id].unwrap, wrapped, context)
             again = _asked(newest, newest.wrap, secret, ring.context(key_id, scope))
@@ -704,7 +712,7 @@ def _asked(master: MasterKey, function: Callable[..., Any], key: bytes, context:
     except Exception as error:
         raise KeyUnavailableError(master.id, f"{type(error).__name__}: {error}") from error
     if not isinstance(found, bytes | bytearray):
-        raise DataKeyError(context["key_id"], f"its master key returned {type(found).__name__}, not bytes")
+        raise DataKeyError(context["key_id"], f"its master key must return bytes, got {type(found).__name__}")
     return bytes(found)
 
 

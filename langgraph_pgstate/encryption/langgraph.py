@@ -30,16 +30,18 @@ def master_of_langgraph(given: Any) -> CallableMasterKey:
     if handlers is None:
         raise ConfigurationError(f"encryption must be a langgraph_sdk.Encryption, not {type(given).__name__}")
     if handlers.encrypt is None or handlers.decrypt is None:
-        raise ConfigurationError("encryption must have handlers encrypt.blob and decrypt.blob, which wrap data keys")
+        raise ConfigurationError(
+            "encryption must have handlers encrypt.blob and decrypt.blob, by which data keys are wrapped"
+        )
     if handlers.has_context:
         raise ConfigurationError(
-            "encryption must have no handler encryption.context, which depends on requests: set "
-            "PGSTATE_ENCRYPTION_SCOPE to the rows that share a data key, such as user"
+            "encryption must not have a handler encryption.context, because data keys do not depend on requests: set "
+            "PGSTATE_ENCRYPTION_SCOPE to what has a data key of its own, such as user"
         )
     encrypt, decrypt = handlers.encrypt, handlers.decrypt
 
     async def wrap(data_key: bytes, context: Mapping[str, str]) -> bytes:
-        # The handlers do not bind the data key to the context, so a digest of the context precedes the data key.
+        # Put a digest of the context before the data key, because the handlers do not bind the key to the context.
         wrapped: bytes = await encrypt(handlers.context("data_key", dict(context)), _digest(context) + data_key)
         return wrapped
 
@@ -47,7 +49,9 @@ def master_of_langgraph(given: Any) -> CallableMasterKey:
         found = await decrypt(handlers.context("data_key", dict(context)), wrapped)
         content: bytes = getattr(found, "plaintext", found)
         if not hmac.compare_digest(content[:_DIGEST_BYTES], _digest(context)):
-            raise DataKeyError(context.get("key_id", "?"), "it was not wrapped by this master key, or was changed")
+            raise DataKeyError(
+                context.get("key_id", "?"), "this master key did not wrap the data key, or the wrapped key was changed"
+            )
         return content[_DIGEST_BYTES:]
 
     return CallableMasterKey(_ID, wrap, unwrap)

@@ -110,7 +110,9 @@ class LocalMasterKey:
         """
         found = decrypt(self._aead, wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], _associated(context))
         if found is None:
-            raise DataKeyError(context.get("key_id", "?"), "it was not wrapped by this master key, or was changed")
+            raise DataKeyError(
+                context.get("key_id", "?"), "this master key did not wrap the data key, or the wrapped key was changed"
+            )
         return found
 
 
@@ -146,7 +148,7 @@ def master_of(given: object) -> MasterKey:
         )
     if isinstance(given, MasterKey):
         return given
-    raise ArgumentTypeError(f"a master key must have id, wrap and unwrap, not {type(given).__name__}")
+    raise ArgumentTypeError(f"a master key must be an object with id, wrap and unwrap, not {type(given).__name__}")
 
 
 def _decoded(text: str) -> bytes:
@@ -154,8 +156,8 @@ def _decoded(text: str) -> bytes:
     try:
         return bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        # The message leaves out the text, because it is secret.
-        raise ConfigurationError("a master key must be 64 hexadecimal digits, or base64") from error
+        # The message must not show the text, which is secret.
+        raise ConfigurationError("a master key must be written as 64 hexadecimal digits, or in base64") from error
 
 
 def _associated(context: Context) -> bytes:

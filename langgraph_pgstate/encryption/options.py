@@ -12,7 +12,7 @@ from langgraph_pgstate.encryption.masters import MasterKey, master_of
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 _MOST_SCOPE_BYTES: Final = 512
-# Labels of a namespace that precede the id of an owner.
+# In a namespace, the label after one of these labels is the id of an owner.
 _OWNERS: Final = {
     "user": "user_id",
     "users": "user_id",
@@ -121,10 +121,10 @@ class Encryption:
             raise ConfigurationError(f"cache_for must be a timedelta of at least a second, not {cache_for!r}")
         if type(max_cached) is not int or max_cached < 1:
             raise ConfigurationError(f"max_cached must be at least 1, not {max_cached!r}")
-        # Raise the error of a missing package now.
+        # If the package cryptography is missing, raise the error now.
         aes_gcm(bytes(32))
         self._scope: Callable[[Subject], str] = scope if callable(scope) else _SCOPES[scope or "all"]
-        # The parts of a thread's owner on which its scope depends.
+        # The fields of a thread's owner that decide the scope of the thread.
         self.asks_owner = ("agent", "user_id", "tenant_id") if callable(scope) else _ASKED.get(scope or "all", ())
         self.readable, self.searchable = frozenset(readable), frozenset(searchable)
         self.search, self.plain_vectors, self.accept_plain = search, plain_vectors, accept_plain

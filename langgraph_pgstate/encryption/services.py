@@ -23,7 +23,7 @@ DEFAULT_TIMEOUT: Final = 10.0
 _ARN: Final = re.compile(r"(arn:[a-z0-9-]+:kms:)([a-z0-9-]+)(:\d+:key/([\w-]+))")
 _GOOGLE_NAME: Final = re.compile(r"projects/[^/?]+/locations/[^/?]+/keyRings/[^/?]+/cryptoKeys/[^/?]+")
 _VAULT_NAME: Final = re.compile(r"([^/?][^?]*)/([^/?]+)")
-# Temporary errors. Their HTTP status is that of wrong requests.
+# Temporary errors, although AWS sends these errors with the HTTP status of wrong requests.
 _AWS_PASSING: Final = frozenset({"ThrottlingException", "LimitExceededException", "ExpiredTokenException"})
 _AWS_CHANGED: Final = frozenset({"InvalidCiphertextException", "IncorrectKeyException"})
 _VAULT_CHANGED: Final = ("authentication failed", "invalid ciphertext")
@@ -92,7 +92,7 @@ class AwsMasterKey(_ServiceKey):
             read_timeout=self._timeout,
             retries={"mode": "standard", "total_max_attempts": 2},
         )
-        # Make a session: the default one is not safe to share between threads.
+        # Make a session, because the default session is not safe to share between threads.
         return _module("boto3", "aws").Session().client("kms", region_name=self._region, config=config)
 
     def wrap(self, data_key: bytes, context: Mapping[str, str]) -> bytes:
@@ -237,7 +237,7 @@ def _module(name: str, extra: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigurationError(
-            f"this master key requires the package of {name}: pip install 'langgraph-pgstate[{extra}]'"
+            f"a master key of this service requires the package of {name}: pip install 'langgraph-pgstate[{extra}]'"
         ) from error
 
 

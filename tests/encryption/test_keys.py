@@ -233,7 +233,7 @@ async def test_a_new_master_wraps_all_keys_again(dsn: str, schema: str) -> None:
     async with open_saver(PGStateSaver, dsn, schema, setup=False, encryption=Encryption(new)) as saver:
         assert all([await saver.aget_tuple(config) for config in configs])
     async with open_saver(PGStateSaver, dsn, schema, setup=False, encryption=Encryption(old)) as saver:
-        with pytest.raises(DataKeyError, match="not among the keys"):
+        with pytest.raises(DataKeyError, match="must contain the master key"):
             await saver.aget_tuple(configs[0])
 
 
@@ -259,7 +259,7 @@ def test_arguments_are_checked() -> None:
         ("secret", "file:PATH or env:NAME"),
         ("env:PGSTATE_TEST_NO_SUCH_KEY", "must contain the master key"),
         ("file:/no/such/file", "cannot be read"),
-        (5, "must have id, wrap and unwrap"),
+        (5, "must be an object with id, wrap and unwrap"),
     ):
         with pytest.raises(ConfigurationError, match=why) as raised:
             Encryption(given)  # type: ignore[arg-type]

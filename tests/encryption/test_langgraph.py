@@ -77,7 +77,7 @@ async def test_its_blob_handlers_wrap_data_keys(
     ("name", "why"),
     [
         ("bare", "encrypt.blob and decrypt.blob"),
-        ("contextual", "no handler encryption.context.*PGSTATE_ENCRYPTION_SCOPE"),
+        ("contextual", "not have a handler encryption.context.*PGSTATE_ENCRYPTION_SCOPE"),
         ("asked", "must be a langgraph_sdk.Encryption, not list"),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_data_key_serves_its_tenant_alone(claims: bool, walled: Walled) -> Non
         give(walled, table, hers, his)
     walled.rows(f"UPDATE {{}}.data_keys SET is_of_tenant = {claims} WHERE pgstate_tenant = '{his}'")
     with walled.open(encryption=Encryption(MASTER)) as state:
-        with pytest.raises(DataKeyError, match="was not wrapped by this master key"):
+        with pytest.raises(DataKeyError, match="this master key did not wrap the data key"):
             state.for_tenant(his).saver.get_tuple(config)
         assert state.for_tenant(hers).saver.get_tuple(config) is not None
 
