@@ -262,7 +262,7 @@ class AsyncFiles:
             if found is None and version and not await self.store.has(namespace, path, version):
                 raise _not_found(namespace, path, version)
             if found is not None and not isinstance(found.content, str):
-                raise ConfigurationError(f"version {version} of {path!r} is binary, and cannot be compared by lines")
+                raise ConfigurationError(f"version {version} of {path!r} must be text to be compared, but is binary")
             texts.append(found.content if found is not None and isinstance(found.content, str) else "")
         return await self._database.compute(texts, _unified, path, versions, texts)
 

@@ -194,7 +194,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
             if runtime is not None:
                 raise
             raise ConfigurationError(
-                "outside of a graph, the function `namespace` of PGFiles must accept None as the runtime"
+                "outside of a graph, namespace= of PGFiles must be a function that accepts None as the runtime"
             ) from error
         return _Caller(namespace_of(labels), self._store.origin())
 
@@ -267,7 +267,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
                 content, occurrences = made
                 await self._store_version(caller, file_path, content, file.version, "edit")
             except FileChangedError:
-                # Another version was stored. Try the same edit on it.
+                # Another caller has stored a version. Try the same edit on that version.
                 continue
             except ConfigurationError as error:
                 return _protocol.EditResult(error=f"Error editing file '{file_path}': {error}")

@@ -62,7 +62,7 @@ def encode_content(codec: ValueCodec, content: str | bytes) -> Content:
         raise ConfigurationError(f"content must have {MOST_BYTES:,} bytes at most, not {len(raw):,}")
     lines = 0 if text is None else len(text.splitlines())
     if not codec.is_native:
-        # The caller's own serializer may encrypt, so the text is not stored.
+        # Store no plain text, because the caller's own serializer may encrypt.
         return Content(len(raw), lines, text is not None, *codec.dumps("content of a file", raw), None)
     searched = None if text is None or "\0" in text else text
     return Content(len(raw), lines, text is not None, None, pack(raw), searched)
@@ -78,16 +78,18 @@ def decode_content(codec: ValueCodec, value_type: str | None, data: bytes, is_te
     raw: Any = unpack(data, where) if value_type is None else codec.loads(value_type, data, where)
     try:
         if not isinstance(raw, bytes):
-            raise TypeError(f"it has the type {type(raw).__name__}")
+            raise TypeError(f"the stored value has the type {type(raw).__name__}")
         return raw.decode() if is_text else raw
     except (TypeError, UnicodeDecodeError) as error:
-        raise CorruptStateError(where, f"it is not the content of a file ({error})") from error
+        raise CorruptStateError(where, f"a file must have bytes as content ({error})") from error
 
 
 def line_pattern(pattern: str) -> str:
     """Return a regular expression of PostgreSQL whose matches do not cross lines."""
     if pattern.startswith("***"):
-        raise ConfigurationError(f"pattern must not begin with a director such as `***:`, got {pattern!r}")
+        raise ConfigurationError(
+            f"pattern must not begin with `***`, which PostgreSQL takes for a directive, got {pattern!r}"
+        )
     options = _OPTIONS.match(pattern)
     if options is None:
         return f"(?n){pattern}"

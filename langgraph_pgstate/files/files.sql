@@ -16,7 +16,7 @@ FROM /*schema*/files f
 WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path = ANY(:paths::text[]) AND f.deleted_at IS NULL;
 
 -- name: get_file_version
--- Return a version of a file with its content; no row for a deletion.
+-- Return a version of a file with its content. Return no row if the version is a deletion.
 -- opens: file_versions.data
 SELECT v.path, v.version, v.size, v.line_count, v.is_text, f.created_at, v.created_at, v.value_type, v.data
 FROM /*schema*/file_versions v
@@ -25,8 +25,8 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path = :path::
     AND v.data IS NOT NULL;
 
 -- name: put_file
--- Store a version of a file if it is the first or follows the newest version, and return its time. The row of the file
--- is locked first, as in `delete_files`.
+-- Store a version of a file if the version is the first or follows the newest version. Return the version's time. Lock
+-- the row of the file first, as `delete_files` does.
 -- seals: file_versions.data
 -- seals: file_texts.content
 WITH made AS (
@@ -148,7 +148,7 @@ DELETE FROM /*schema*/files f USING head h
 WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path = h.path;
 
 -- name: purge_file_versions
--- Delete versions of files that are older than a time, except the newest of each.
+-- Delete versions of files that are older than a time, except the newest version of each file.
 DELETE FROM /*schema*/file_versions v USING /*schema*/files f
 WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path >= :path::text AND v.path < :after::text
     AND (v.path = :path::text OR v.path >= :first::text)

@@ -58,7 +58,7 @@ def compile_if_plain(pattern: str, directory: str) -> Glob | None:
         ConfigurationError: If the pattern has a `..` or expands to too many patterns.
     """
     if ".." in pattern.replace("\\", "/").split("/"):
-        raise ConfigurationError(f"glob must match files in {directory!r}, without `..`, got {pattern!r}")
+        raise ConfigurationError(f"glob must not contain `..`, got {pattern!r}: only files in {directory!r} can match")
     alternatives = _expanded(pattern)
     if alternatives is None:
         return None

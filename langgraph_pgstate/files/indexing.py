@@ -25,11 +25,11 @@ async def make_file_index(db: Connection, queries: Queries) -> None:
     statements = _statements(queries.schema)
     if await has_walls(db, queries):
         raise TenantError(
-            f"the tables in schema {queries.schema!r} keep tenants apart, so PostgreSQL cannot use an index of files: "
-            "set up without file_index"
+            f"file_index must be left out, because the tables in schema {queries.schema!r} keep tenants apart, and "
+            "PostgreSQL then cannot use an index of files"
         )
     if not await db.fetch(statements.has_trigrams, {}):
-        raise ConfigurationError("an index of files requires the extension pg_trgm, which the server does not have")
+        raise ConfigurationError("file_index requires the extension pg_trgm, which the PostgreSQL server does not have")
     async with db.transaction():
         await db.execute(statements.create_trigram_extension, {})
         ((extension,),) = await db.fetch(statements.find_trigrams, {})

@@ -10,7 +10,7 @@ from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.files.types import Namespace
 from langgraph_pgstate.options import MAX_KEY_BYTES
 
-# Bytes of an array in an index entry, and of each element besides its text.
+# Bytes of an array in an index entry, and bytes of each element in addition to the element's text.
 _ARRAY_BYTES, _LABEL_BYTES = 24, 8
 
 
@@ -43,7 +43,7 @@ def path_of(namespace: Namespace, path: str) -> str:
     size = _ARRAY_BYTES + sum(_LABEL_BYTES + len(label.encode()) for label in namespace) + len(path.encode())
     if size > MAX_KEY_BYTES:
         raise ConfigurationError(
-            f"namespace and path must have {MAX_KEY_BYTES} bytes together at most, to fit into an index, got {size}"
+            f"namespace and path together must have at most {MAX_KEY_BYTES} bytes, to fit into an index, got {size}"
         )
     return path
 

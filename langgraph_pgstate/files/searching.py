@@ -120,8 +120,8 @@ async def _search_encoded(
 ) -> FoundLines:
     if wanted.is_regex:
         raise ConfigurationError(
-            "regex must be False if files are encrypted, or encoded by a serializer of your own: PostgreSQL cannot "
-            "search their text"
+            "regex must be False if files are encrypted or encoded by a serializer of your own, because PostgreSQL "
+            "cannot search such files"
         )
     lines: list[FoundLine] = []
     after, more = parameters["first"], {"encrypted": db.keys is not None}
@@ -134,7 +134,7 @@ async def _search_encoded(
             lines += [FoundLine(path, number, line) for number, line in numbered if wanted.pattern in line]
         if len(rows) < _PAGE or (wanted.most is not None and len(lines) > wanted.most):
             return _found(lines, wanted.most)
-        # The smallest path after the last path that was read.
+        # The next page begins at the smallest path after the last path of this page.
         after = f"{rows[-1][0]}\x01"
 
 

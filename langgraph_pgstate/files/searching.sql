@@ -1,6 +1,6 @@
 -- name: list_directory
--- Return the files of a directory, and its directories that have files. One search of the index finds each directory
--- and skips its files.
+-- Return the files of a directory, and the directories in it that have files. For each directory, one search of the
+-- index finds the directory and skips the directory's files.
 WITH RECURSIVE below AS (
     (
         SELECT f.directory FROM /*schema*/files f
@@ -32,8 +32,8 @@ SELECT 1 FROM /*schema*/files f
 WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path = :path::text AND f.deleted_at IS NULL;
 
 -- name: list_files
--- Return the files in a range of paths whose path matches a pattern, newest first. LIKE is cheaper than the regular
--- expression, and leaves few paths to match with it.
+-- Return the files in a range of paths whose path matches a pattern, newest first. LIKE excludes most paths before the
+-- regular expression, which is slower, is matched.
 SELECT f.path, f.size, f.line_count, f.version, f.modified_at FROM /*schema*/files f
 WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :first::text AND f.path < :after::text
     AND f.deleted_at IS NULL
@@ -41,7 +41,7 @@ WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :first
 ORDER BY f.modified_at DESC, f.path;
 
 -- name: search_files
--- Return the lines that contain a text, of the files in a range of paths. `position` is faster than LIKE, but only LIKE
+-- Return the lines with a text in the files of a range of paths. `position` is faster than LIKE, but only LIKE
 -- can use the index of trigrams, so the statement has both conditions.
 -- leaves: file_texts.content
 SELECT t.path, l.number, l.line
@@ -56,7 +56,7 @@ ORDER BY t.path, l.number
 LIMIT :most;
 
 -- name: search_files_by_regex
--- Return the lines that match a regular expression, of the files in a range of paths. The expression is also matched
+-- Return the lines that match a regular expression in the files of a range of paths. The expression is also matched
 -- with an empty text, so that an invalid expression is an error even if there is no file.
 -- leaves: file_texts.content
 SELECT t.path, l.number, l.line

@@ -101,7 +101,7 @@ class FileStore:
         change = request_change(namespace, path, 0, operation, origin, by, restored)
         for _ in range(_ATTEMPTS):
             head = await self.head(namespace, path)
-            # A caller that expects no file may also write after a deletion.
+            # `expected=0` means that there must be no file. A deleted file is no file, either.
             version = head.version if expected is None or (expected == 0 and head.is_deleted) else expected
             if version != head.version:
                 raise FileChangedError(change.namespace, path, version, head.version)

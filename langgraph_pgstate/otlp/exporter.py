@@ -69,7 +69,9 @@ def endpoint_of(url: str) -> str:
     except ValueError:
         is_usable = False
     if not is_usable:
-        raise ConfigurationError(f"an OTLP endpoint must be an address like http://localhost:4318, not {url!r}")
+        raise ConfigurationError(
+            f"endpoint must be the URL of an OTLP collector, like http://localhost:4318, not {url!r}"
+        )
     path = parts.path.rstrip("/")
     return urlunsplit(parts._replace(path=path if path.endswith(_PATH) else path + _PATH))
 
@@ -98,7 +100,7 @@ class Collector:
         """Send spans, and return the outcome. The OpenTelemetry exporter retries until the timeout."""
         self._responses.clear()
         result = self._exporter.export(spans)
-        # The last attempt counts. A redirection is a failure, although OpenTelemetry's exporter reports a success.
+        # The last attempt decides. Treat a redirection as a failure, although OpenTelemetry reports a success.
         last = self._responses[-1] if self._responses else None
         if last is not None and last.history:
             last = last.history[0]
@@ -195,7 +197,7 @@ class SpanExporter:
         self._tenant = None if tenant is None else tenant_of(tenant)
         self._keys = None if encryption is None else KeyRing(encryption, self._queries, self._tenant)
         self._content, self._since, self._prepare_threshold = content, since, prepare_threshold
-        # Each exporter has its own id, even within one process.
+        # Two exporters in one process must have different ids.
         self._holder_id = f"{holder_id()}:{new_revision():014x}"
         self._collector = Collector(self._endpoint)
         self._resource = resource_of_process()
@@ -203,7 +205,7 @@ class SpanExporter:
         self._thread: threading.Thread | None = None
         self._held_until = self._retry_at = _NEVER
         self._failures = 0
-        # Whether the spans of earlier runs must still be queued.
+        # Whether ended spans from before the first export must still be queued.
         self._is_behind = False
 
     def __enter__(self) -> Self:
@@ -250,7 +252,7 @@ class SpanExporter:
                 self._release(database)
         return total
 
-    # Methods for the thread only.
+    # Only the thread calls these methods.
 
     def _follow(self) -> None:
         while True:
@@ -302,7 +304,7 @@ class SpanExporter:
         self._failures += 1
         return min(2.0 ** (self._failures - 1), _MOST_PAUSE_SECONDS)
 
-    # Methods for the thread and for `export`.
+    # The thread calls these methods, and `export` calls them, too.
 
     def _connect(self) -> AbstractContextManager[Database]:
         self._held_until = _NEVER
@@ -363,7 +365,7 @@ class SpanExporter:
             sent += len(spans)
             self._hold(database)
             if self._held_until == _NEVER:
-                # The export took too long, and another process exports now.
+                # The export took too long. Another process exports now, and will send these spans again.
                 return sent
         database.run(exports.confirm, self._queries, found)
         return sent
@@ -400,7 +402,7 @@ class SpanExporter:
                 raise CollectorError(answer)
             if len(part) == 1:
                 refused.append((part[0], answer))
-                # If all spans are refused, the address may be wrong. So the spans are kept and not skipped.
+                # Keep the spans if the collector refuses all of them, because the address may be wrong.
                 if len(refused) == len(spans) > 1:
                     raise CollectorError(answer)
                 continue

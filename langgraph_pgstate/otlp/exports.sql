@@ -1,6 +1,6 @@
 -- name: hold_exporter
--- Become or stay the exporting process, unless another process exports. Return whether the spans of earlier runs must
--- still be queued.
+-- Let a process export, unless another process exports. Return whether the spans of earlier runs must still be queued.
+-- Return no row if another process exports.
 INSERT INTO /*schema*/exporters AS held (name, endpoint, holder_id, expires_at)
 VALUES ('otlp', :endpoint::text, :holder_id::text, now() + make_interval(secs => :ttl::double precision))
 ON CONFLICT (name) DO UPDATE SET
@@ -14,7 +14,7 @@ UPDATE /*schema*/exporters SET caught_up_at = now()
 WHERE name = 'otlp' AND holder_id = :holder_id::text AND caught_up_at IS NULL;
 
 -- name: release_exporter
--- Stop being the exporting process, so that another process can take over.
+-- Let another process export from now on.
 UPDATE /*schema*/exporters SET expires_at = now() WHERE name = 'otlp' AND holder_id = :holder_id::text;
 
 -- name: queue_runs
@@ -55,8 +55,8 @@ WHERE e.total - cardinality(e.span_ids) < :most_spans
 ORDER BY e.created_at, e.thread_id, e.export_id;
 
 -- name: read_ended_spans
--- Return some spans that have ended, with data of their runs and parents, and with content if requested. A root has one
--- row for each attempt, so the parent is the last row that began before the span.
+-- Return some spans that have ended, with data of their runs and parents, and with content if requested. A root span
+-- has one row for each attempt. The parent of a span is the last of these rows that began before the span.
 -- opens: spans.input
 -- opens: spans.output
 -- opens: spans.error_message

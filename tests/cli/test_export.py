@@ -58,7 +58,7 @@ def test_what_cannot_be_exported_is_said(run: Run, collector: Collector, monkeyp
     assert "must name a bucket or a folder" in run("export", "parquet", "--to", "memory://x", code=1).output
     assert "otlp" in run("export", "zipkin", "--endpoint", collector.endpoint, code=2).output
     monkeypatch.setenv("PGSTATE_OTLP_ENDPOINT", "localhost:4318")
-    assert "must be an address like" in run("export", "otlp", code=1).output
+    assert "must be the URL of an OTLP collector, like" in run("export", "otlp", code=1).output
     monkeypatch.setenv("PGSTATE_OTLP_ENDPOINT", collector.endpoint)
     assert "prints no JSON" in run("--json", "export", "otlp", "--follow", code=1).output
     assert "exported 0 spans" in run("export", "otlp").output

@@ -13,5 +13,6 @@ FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extna
 WHERE e.extname = 'pg_trgm';
 
 -- name: create_file_index
--- Make the index of the trigrams of all texts of files. It serves searches for lines, and slows every write of a file.
+-- Make the index of the trigrams of all texts of files. The index speeds up searches for lines, and slows every write
+-- of a file.
 CREATE INDEX IF NOT EXISTS file_texts_content_idx ON /*schema*/file_texts USING gin (content /*trigrams*/gin_trgm_ops);
