@@ -25,9 +25,9 @@ def main() -> None:
     del typer
     from langgraph_pgstate.cli.app import app
 
-    # Commands report an outage in one line, not by log records. Commands that log add a handler.
+    # Hide the log records of outages, because commands report an outage in one line.
     logging.getLogger("langgraph_pgstate.connections").addHandler(logging.NullHandler())
-    # A signal raises, so that every `finally` runs and the embedded server stops.
+    # Raise an exception at a signal, so that every `finally` runs and the embedded server stops.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _exit)
     app(_with_options_first(sys.argv[1:]), prog_name="pgstate")

@@ -74,9 +74,11 @@ def archive(
         _put(target, given, to, user, agent, older_than, dry_run)
         return
     if given is None and action == "delete":
-        raise ConfigurationError("archive delete requires the threads")
+        raise ConfigurationError("archive delete requires the ids of threads")
     if given is None and source is None and action == "restore":
-        raise ConfigurationError("archive restore requires the threads, or --from URL for all threads of that archive")
+        raise ConfigurationError(
+            "archive restore requires the ids of threads, or --from URL for all threads of an archive"
+        )
     with target.connect() as state:
         if action == "list":
             page = state.archive.list(user_id=user, agent=agent, limit=limit)
@@ -127,9 +129,9 @@ def _put(
     dry_run: bool,
 ) -> None:
     if to is None:
-        raise ConfigurationError("archive put requires --to with the URL of the archive")
+        raise ConfigurationError("archive put requires --to URL, the URL of the archive")
     if not threads and user is None and agent is None and older_than is None:
-        raise ConfigurationError("archive put requires the threads, or --older-than, --user or --agent to choose them")
+        raise ConfigurationError("archive put requires the ids of threads, or one of --older-than, --user and --agent")
     to = check_lasting(to)
     with target.connect() as state:
         filters: Any = {name: value for name, value in (("user_id", user), ("agent", agent)) if value is not None}

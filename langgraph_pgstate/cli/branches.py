@@ -29,7 +29,7 @@ _SIGNS: Final = {
     "changed": ("~", "yellow"),
 }
 _MOST_LINES: Final = 40
-# Reasons why a thread is interrupted and needs no answer. `resume` continues the thread.
+# Reasons why an interrupted thread needs no answer. The command `resume` continues such a thread.
 _STOPS: Final = {
     "breakpoint": "a breakpoint; it waits for no answer",
     "updated": "its state was updated since it asked; it waits for no answer",
@@ -132,7 +132,7 @@ def label(
 ) -> None:
     """Give a checkpoint a label, like "before refund". A prune keeps checkpoints with labels."""
     if remove == (text is not None):
-        raise typer.BadParameter("label requires either TEXT or --remove")
+        raise typer.BadParameter("label requires TEXT or --remove, but not both")
     target: Target = ctx.obj
     with target.connect() as state:
         config = _step_of(state.threads, place).config

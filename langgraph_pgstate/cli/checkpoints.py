@@ -112,6 +112,6 @@ def _print_types(report: CheckReport) -> None:
         console.print("no types besides LangGraph's own")
         return
     console.print(f"{count(len(report.types), 'type')} besides LangGraph's own:")
-    # Users paste these lines, so do not fold them.
+    # Do not fold these lines, because users paste them into a shell and a program.
     typer.echo(f"PGSTATE_ALLOWED_TYPES={','.join(report.types)}")
     typer.echo(f"allowed_types={[*report.types]}")

@@ -63,7 +63,8 @@ def encryption(
     target: Target = ctx.obj
     names: list[str] = []
     if target.tenant is None and target.dsn is not None:
-        # If a role may not list tenants, the action raises the error. A role that sees all rows gets the status of all.
+        # A role that may list tenants does the action for each tenant. For other roles, the action itself raises the
+        # error.
         with suppress(TenantError), target.admin() as admin:
             names = admin.tenants()
     targets = [replace(target, tenant=name) for name in names] or [target]
@@ -74,9 +75,9 @@ def encryption(
 
     begun: dict[str | None, RotationReport] = {}
     if action == "rotate" and names and not no_wait:
-        # Begin all rotations first, so that the command waits once, and not for each tenant.
+        # Begin the rotations of all tenants now. Otherwise the command would wait for each tenant in turn.
         for one in targets:
-            # The call below raises the same error.
+            # The second call for this tenant, below, raises this error again.
             with suppress(EncryptionError):
                 begun[one.tenant] = act(one, wait=False)
     is_whole = True

@@ -65,11 +65,11 @@ def export(
     target: Target = ctx.obj
     if format == "parquet":
         if to is None:
-            raise ConfigurationError("export parquet requires --to with the place of the files")
+            raise ConfigurationError("export parquet requires --to URL, the folder or bucket of the files")
         _export_parquet(target, to, month, content, drop_older_than)
         return
     if endpoint is None:
-        raise ConfigurationError(f"export otlp requires --endpoint or {OTLP_VARIABLE} with the URL of the collector")
+        raise ConfigurationError(f"--endpoint or {OTLP_VARIABLE} must be the URL of the OTLP collector")
     if follow and target.is_json:
         raise ConfigurationError("--follow prints no JSON: leave out --json")
     with target.open() as dsn:
@@ -117,9 +117,11 @@ def _exporter(dsn: str, target: Target, endpoint: str, content: bool, since: tim
     try:
         from langgraph_pgstate.otlp.exporter import SpanExporter
     except ImportError as error:
-        raise ConfigurationError(f"{error}; install the extra `otlp` of langgraph-pgstate") from error
+        raise ConfigurationError(
+            f"export otlp requires the extra `otlp`: pip install 'langgraph-pgstate[otlp]' ({error})"
+        ) from error
     logging.getLogger("langgraph_pgstate.otlp").setLevel(logging.INFO)
-    # This package itself reports what happens to the spans.
+    # Hide the log of OpenTelemetry's exporter, because this package reports what happens to the spans.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     where: dict[str, Any] = {"schema": target.schema, "tenant": target.tenant, "encryption": target.encryption()}
     return SpanExporter(dsn, endpoint, **where, content=content, since=since)

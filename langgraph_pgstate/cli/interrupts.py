@@ -51,7 +51,7 @@ def interrupts(
             else [(one.asked_at, one.interrupt_id, one.error or one.question or one.value) for one in thread.interrupts]
         )
         for at, interrupt_id, value in lines:
-            # `answer` accepts the beginning of an id.
+            # Show the beginning of an id, which `answer` accepts.
             shown = interrupt_id[:8] if console.is_terminal else interrupt_id
             table.add_row(*first, format_time(at), escape(shown), escape(shorten(value_text(value), 80)))
             first = [""] * 3

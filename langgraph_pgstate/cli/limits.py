@@ -39,9 +39,9 @@ def limits(
     target: Target = ctx.obj
     is_set = concurrency is not None or rate is not None
     if queue is None and (is_set or remove or key is not None):
-        raise ConfigurationError("limits requires the name of the queue if a limit is set or removed")
+        raise ConfigurationError("QUEUE must be given if a limit is set or removed")
     if queue is not None and is_set is remove:
-        raise ConfigurationError("limits QUEUE requires --concurrency, --rate or both; or only --remove")
+        raise ConfigurationError("limits QUEUE requires --concurrency or --rate, or only --remove")
     with target.connect() as state:
         if queue is not None:
             state.runs.limit(queue, key=key, concurrency=concurrency, rate=None if rate is None else read_rate(rate))
@@ -75,7 +75,7 @@ def budgets(
         raise ConfigurationError(f"scope must be {', '.join(_SCOPES[:-1])} or {_SCOPES[-1]}, not {scope!r}")
     if (scope is None) is not (name is None) or (scope is not None) is not ((amount is not None) is not remove):
         raise ConfigurationError(
-            "budgets requires SCOPE NAME --amount AMOUNT, SCOPE NAME --remove, or no argument to list all"
+            "budgets takes SCOPE NAME --amount AMOUNT, or SCOPE NAME --remove, or no argument to list all budgets"
         )
     with target.connect() as state:
         if scope is not None:

@@ -104,24 +104,26 @@ def memory(
             raise ConfigurationError(f"memory {action} takes no KEY")
         if action == "import-langgraph":
             if source is None:
-                raise ConfigurationError("memory import-langgraph requires --from with the DSN of LangGraph's store")
+                raise ConfigurationError(
+                    "memory import-langgraph requires --from DSN, the database of LangGraph's store"
+                )
             _import(target, source, source_schema=source_schema, index=index, vectors=vectors, language=language)
         else:
             if goal is None:
-                raise ConfigurationError("memory export-langgraph requires --to with the DSN for LangGraph's store")
+                raise ConfigurationError("memory export-langgraph requires --to DSN, the database of LangGraph's store")
             _export(target, goal, target_schema=goal_schema, index=index, vectors=vectors)
         return
     if (key is None) and action in ("show", "history"):
-        raise ConfigurationError(f"memory {action} requires the KEY, and the user, tenant and agent of the memory")
+        raise ConfigurationError(f"memory {action} requires KEY, and --user, --tenant and --agent of the memory")
     if key is None and action == "drop-index":
-        raise ConfigurationError("memory drop-index requires the name of an index; `memory indexes` lists the names")
+        raise ConfigurationError("memory drop-index requires the name of an index: `memory indexes` lists the names")
     if key is not None and action in ("list", "indexes", "reindex"):
         raise ConfigurationError(f"memory {action} takes no KEY: use memory show KEY")
     if action == "reindex":
         _reindex(target, config)
         return
     owner: Any = {"user_id": user, "tenant_id": tenant, "agent": agent, "namespace": namespace or None}
-    # A command must not extend the time to live of memories.
+    # Reading memories in a command must not extend their time to live.
     with target.connect(memory={"ttl": {"refresh_on_read": False}}) as state:
         if action == "indexes":
             _indexes(target, state.memory.list_indexes())
@@ -224,7 +226,9 @@ def _reindex(target: Target, config: Path) -> None:
         load_environment(config)
         options = load_memory_options(config)
     if options is None or not options.get("index"):
-        raise ConfigurationError(f"memory reindex requires an index in the store of langgraph.json: {config} has none")
+        raise ConfigurationError(
+            f"memory reindex requires store.index in langgraph.json, but {config} has no store.index"
+        )
     with target.with_environment().connect(memory=options) as state:
         state.memory.setup_indexes()
         embedded = state.memory.reindex()

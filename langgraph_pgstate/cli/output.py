@@ -36,7 +36,7 @@ STATUS_STYLES: Final = {
     "cancelled": "yellow",
     "unknown": "yellow",
 }
-# On a narrow terminal, columns of prose are folded to this width before a column is left out.
+# On a narrow terminal, columns of prose get this width. If the table is still too wide, columns are left out.
 _PROSE_WIDTH: Final = 24
 
 
@@ -135,7 +135,7 @@ def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int, in
         TimeElapsedColumn(),
         TextColumn("left:"),
         TimeRemainingColumn(),
-        # A bar uses the console as a context manager, which needs the real console.
+        # The bar needs the real console, because it uses the console as a context manager.
         console=getattr(errors, "made", errors),
         transient=True,
     ) as bar:
@@ -169,7 +169,7 @@ def job(doing: str) -> Iterator[Callable[[Progress], None]]:
 def command_of(name: str, *arguments: str, **options: str | None) -> str:
     """Return a command line, quoted for a shell. Options that are `None` are left out."""
     given = [part for option, value in options.items() if value is not None for part in (f"--{option}", value)]
-    # After `--`, an id that begins with a dash is not taken for an option.
+    # Put `--` before the arguments. Otherwise an id that begins with a dash would be taken for an option.
     is_marked = any(one.startswith("-") for one in arguments)
     return shlex.join([name, *given, "--", *arguments] if is_marked else [name, *arguments, *given])
 
@@ -209,7 +209,7 @@ def as_json(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if is_dataclass(value) and not isinstance(value, type):
-        # PostgreSQL returns times of rows in the server's time zone. Times inside a state keep their zone.
+        # Convert the times of rows to UTC, because PostgreSQL returns them in the server's time zone.
         return {field.name: as_json(utc(getattr(value, field.name))) for field in fields(value)}
     if hasattr(value, "model_dump"):
         return as_json(value.model_dump())

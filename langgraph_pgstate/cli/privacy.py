@@ -120,7 +120,7 @@ def privacy(
         print_json(as_json(done) | {"is_complete": done.is_complete})
     else:
         _print(done, dry_run)
-    # If writing the file fails, the printed id still leads to the receipt in the database.
+    # Write the file last. If writing fails, the receipt can be read from the database by the id that was printed above.
     if to is not None and done.receipt is not None:
         _write(to, _text(done.receipt))
     raise typer.Exit(int(not done.is_complete))
@@ -196,7 +196,7 @@ def _verify(target: Target, receipt: str | None, secret: bytes | None, what: dic
     from langgraph_pgstate.keep import Privacy
 
     if receipt is None or secret is None:
-        raise ConfigurationError("privacy verify requires the receipt and its key, as FILE --key-file FILE")
+        raise ConfigurationError("privacy verify requires FILE with the receipt, and --key-file FILE with the key")
     try:
         text = Path(receipt).read_bytes()
     except OSError as error:

@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 CANCELLATIONS: Final = ("cancel", "interrupt", "rollback")
 LETTER_ACTIONS: Final = ("list", "retry", "discard")
 _CONFIG: Final = "langgraph.json"
-# Seconds that the end of the process waits for threads of blocking nodes.
+# Seconds for which the process waits for threads of blocking nodes before it ends.
 _THREAD_SECONDS: Final = 1.0
-# Seconds between two checks of why a run does not begin.
+# Seconds between two searches for the reason why a run does not begin.
 _TELL_SECONDS: Final = 2.0
 
 RunArgument = Annotated[
@@ -109,7 +109,7 @@ def worker(
     if config is None and not graphs:
         if not Path(_CONFIG).exists():
             raise ConfigurationError(
-                f"worker requires a graph, like agent.py:graph, or --config: there is no ./{_CONFIG}"
+                f"worker requires a graph, like agent.py:graph, or --config FILE, because there is no ./{_CONFIG}"
             )
         config = Path(_CONFIG)
     found = load_graphs(graphs or ())
@@ -380,7 +380,7 @@ def _resume(state: PGState, thread_id: str, graph: str | None, checkpoint: str |
     configurable = {name: value for name, value in owner.items() if value is not None}
     known = _known_graphs(state)
     if graph is None:
-        # If no graph is known, the run waits for a worker with the recorded graph.
+        # If no worker is known, use the recorded graph. The run then waits for a worker with this graph.
         graph = found.agent if not known or found.agent in known else min(known) if len(known) == 1 else None
     config = {"configurable": configurable}
     try:
@@ -388,8 +388,8 @@ def _resume(state: PGState, thread_id: str, graph: str | None, checkpoint: str |
     except ConfigurationError as error:
         if graph is not None or "name its graph" not in str(error):
             raise
-        names = f"; known are {', '.join(sorted(known))}" if known else ""
-        raise ConfigurationError(f"{error}, as the workers know it, with --graph NAME{names}") from None
+        names = f"; the workers have the graphs {', '.join(sorted(known))}" if known else ""
+        raise ConfigurationError(f"{error} with --graph NAME{names}") from None
 
 
 def _known_graphs(state: PGState) -> set[str]:
@@ -439,7 +439,7 @@ def _work(
                 await state.memory.setup_indexes()
                 served = {name: source.with_store(state.memory) for name, source in graphs.items()}
             worker = AsyncWorker(state, served, **options)
-            # Graphs may import the ledger of `agent_server`, which uses this state.
+            # Make this state available to graphs that import the ledger of `agent_server`.
             with serving(state):
                 return await (worker.run_until_idle() if once else worker.run_forever())
 
@@ -448,7 +448,7 @@ def _work(
     threads = ThreadPoolExecutor(max(32, 4 * options["concurrency"]))
     loop.set_default_executor(threads)
     try:
-        # `asyncio.run` would wait for blocking nodes.
+        # Do not use `asyncio.run`, which would wait for blocking nodes.
         return loop.run_until_complete(work())
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
@@ -461,7 +461,9 @@ def _serve_metrics(state: AsyncPGState, host: str, port: int) -> None:
 
         from langgraph_pgstate.metrics import Metrics
     except ImportError as error:
-        raise ConfigurationError(f"{error}; install the extra `metrics` of langgraph-pgstate") from error
+        raise ConfigurationError(
+            f"--metrics requires the extra `metrics`: pip install 'langgraph-pgstate[metrics]' ({error})"
+        ) from error
     try:
         server, _ = start_http_server(port, host, Metrics(state).registry)
     except OSError as error:

@@ -83,7 +83,7 @@ def runs(
     if failed and (thread or status):
         raise typer.BadParameter("--failed takes no --thread and no --status")
     if queued and (failed or status or since or user or agent or min_steps):
-        raise typer.BadParameter("--queued takes no options but --thread and --limit")
+        raise typer.BadParameter("--queued must be given without options other than --thread and --limit")
     target: Target = ctx.obj
     if queued:
         _queued(target, thread, limit)
@@ -100,7 +100,7 @@ def runs(
     for run in page.items:
         tokens = f"{run.input_tokens + run.output_tokens:,}"
         figures = [_duration(run.duration), f"{run.steps:,}", tokens, money(run.cost)]
-        # `trace` accepts the end of an id.
+        # Show the end of an id, which `trace` accepts.
         run_id = run.run_id[-8:] if console.is_terminal else run.run_id
         names = map(escape, [run.thread_id, run_id, run.agent or ""])
         table.add_row(
@@ -180,7 +180,7 @@ def trace(
     if not roots:
         console.print("[dim]no spans of this run were recorded[/]")
     for root in roots:
-        # `started_at` is the start of the last attempt. Spans of earlier attempts began before.
+        # `started_at` is the start of the last attempt, but spans of earlier attempts began before that attempt.
         beginning = min(found.started_at, root.span.started_at)
         if len(roots) > 1:
             console.print(f"[dim]{format_time(root.span.started_at, seconds=True)}[/]")
@@ -283,7 +283,7 @@ def expire(
 ) -> None:
     """Set how long a thread is kept."""
     if (ttl is not None) + (after is not None) + never != 1:
-        raise typer.BadParameter("expire requires one of --ttl, --after and --never")
+        raise typer.BadParameter("expire requires exactly one of --ttl, --after and --never")
     if keep_latest and ttl is None:
         raise typer.BadParameter("--keep-latest requires --ttl")
     target: Target = ctx.obj

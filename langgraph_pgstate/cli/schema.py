@@ -46,9 +46,9 @@ def setup(
 
     target: Target = ctx.obj
     if sql and tenancy is not None:
-        raise ConfigurationError("--sql prints no row-level security: leave out --tenancy")
+        raise ConfigurationError("--sql must be given without --tenancy, because it prints no row-level security")
     if sql and audit:
-        raise ConfigurationError("--sql prints no statements for the audit: leave out --audit")
+        raise ConfigurationError("--sql must be given without --audit, because it prints no statements for the audit")
     if sql:
         script = Admin.setup_script(target.schema)
         if target.is_json:
@@ -105,7 +105,9 @@ def tenancy(
 
     target: Target = ctx.obj
     if target.tenant is not None:
-        raise ConfigurationError("tenancy moves all rows: leave out --tenant, and give the tenant by --to")
+        raise ConfigurationError(
+            "tenancy must be called without --tenant, because it moves all rows: give the tenant by --to"
+        )
     options = (tenant, tenant_from, otherwise, namespace_part, operators, workers)
     if undo and (prepare or any(one is not None for one in options)):
         raise ConfigurationError("--undo takes no other options")

@@ -77,14 +77,16 @@ def serve(
         from langgraph_pgstate.server.serving import listen
         from langgraph_pgstate.server.supervising import Supervisor
     except ImportError as error:
-        raise ConfigurationError(f"{error}; install the extra `server` of langgraph-pgstate") from error
+        raise ConfigurationError(
+            f"serve and inspect require the extra `server`: pip install 'langgraph-pgstate[server]' ({error})"
+        ) from error
     target: Target = ctx.obj
     if target.is_json:
         raise ConfigurationError("serve prints no JSON: leave out --json")
     if config is None and not graphs:
         if not Path(_CONFIG).exists():
             raise ConfigurationError(
-                f"serve requires a graph, like agent.py:graph, or --config: there is no ./{_CONFIG}"
+                f"serve requires a graph, like agent.py:graph, or --config FILE, because there is no ./{_CONFIG}"
             )
         config = Path(_CONFIG)
     worker: Any = False if no_worker else {"concurrency": concurrency}
@@ -95,7 +97,7 @@ def serve(
     if config is not None:
         from langgraph_pgstate.worker.graphs import load_environment
 
-        # The environment of the configuration may name the database.
+        # Load the environment before the target, because it may name the database.
         load_environment(config)
         target = target.with_environment()
     with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:
@@ -193,7 +195,9 @@ def inspect(
         from langgraph_pgstate.server.app import create_app
         from langgraph_pgstate.server.serving import listen, run
     except ImportError as error:
-        raise ConfigurationError(f"{error}; install the extra `server` of langgraph-pgstate") from error
+        raise ConfigurationError(
+            f"serve and inspect require the extra `server`: pip install 'langgraph-pgstate[server]' ({error})"
+        ) from error
     from langgraph_pgstate.codec.serializer import plain_serializer
     from langgraph_pgstate.state import AsyncPGState
 

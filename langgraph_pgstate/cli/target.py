@@ -93,8 +93,8 @@ class Target:
         dsn_from_environment(os.environ)
         if not create and not _holds_data(Path(DEFAULT_EMBEDDED_PATH)):
             raise NotFoundError(
-                f"no database: give --dsn or set {DSN_VARIABLE}, or make an embedded database by `pgstate setup` "
-                f"({DEFAULT_EMBEDDED_PATH}/ has none)"
+                f"{DEFAULT_EMBEDDED_PATH}/ contains no database: give --dsn, set {DSN_VARIABLE}, or make an embedded "
+                "database by `pgstate setup`"
             )
         from langgraph_pgstate.db.embedded import embedded_server
 

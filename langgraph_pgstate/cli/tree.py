@@ -51,7 +51,7 @@ def short_id(checkpoint_id: str) -> str:
 def outline(checkpoints: Iterable[CheckpointTuple]) -> list[Node]:
     """Return the checkpoints of the root namespace, oldest first. The given checkpoints are newest first."""
     nodes = []
-    # A child comes before its parent, and waits here to be compared with the parent.
+    # Children that wait for their parent, by the parent's id. A child comes before its parent.
     pending: dict[str | None, list[CheckpointTuple]] = defaultdict(list)
     for item in checkpoints:
         if not item.config["configurable"].get("checkpoint_ns"):

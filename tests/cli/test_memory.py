@@ -31,7 +31,7 @@ def test_memories_are_listed_shown_and_forgotten(run: Run, dsn: str, saver: PGSt
     assert "Lives in Rome [now]" in words(run("memory", "history", "home", "--user", "ann"))
     assert "Move" in words(run("memory", "show", "move", "--namespace", "notes"))
     assert "no memory 'home'" in words(run("memory", "show", "home", code=1))
-    assert "requires the KEY" in words(run("memory", "history", code=1))
+    assert "requires KEY" in words(run("memory", "history", code=1))
     assert "must be given" in words(run("memory", "forget", "--yes", code=1))
     run("memory", "forget", "--user", "ann", input="n\n", code=1)
     assert "forgot 1 memory" in words(run("memory", "forget", "home", "--user", "ann", "--yes"))

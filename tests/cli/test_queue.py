@@ -318,7 +318,7 @@ def test_an_answered_thread_goes_on_by_the_command_that_show_prints(
     arguments = shlex.split(commands[0][0])
     (tmp_path / "langgraph.json").write_text('{"graphs": {"one": "./agent.py:graph", "two": "./agent.py:graph"}}')
     refused = run(*arguments, code=1)
-    assert "was not enqueued: name its graph, as the workers know it, with --graph NAME; known are one, two" in refused
+    assert "was not enqueued: name its graph with --graph NAME; the workers have the graphs one, two" in refused
     (tmp_path / "langgraph.json").unlink()
     enqueued = run(*arguments)
     assert "of graph agent" in enqueued

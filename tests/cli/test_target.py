@@ -34,7 +34,7 @@ def test_a_bad_schema_name_is_one_line() -> None:
 def test_without_a_database_nothing_is_made(tmp_path: Path) -> None:
     result = pgstate("status", cwd=tmp_path)
     assert result.returncode == 1
-    assert "no database: give --dsn or set PGSTATE_DSN" in result.stderr
+    assert "contains no database: give --dsn, set PGSTATE_DSN" in result.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -357,7 +357,7 @@ def test_the_command_moves_and_takes_back(plain: Walled) -> None:
     assert "repeat the command without --prepare" in run("tenancy", "--from", "tenant_id", "--prepare")
     assert "is undone" in run("tenancy", "--undo")
     assert "takes no other options" in run("tenancy", "--undo", "--prepare", code=1)
-    assert "leave out --tenant" in run("--tenant", "acme", "tenancy", code=1)
+    assert "must be called without --tenant" in run("--tenant", "acme", "tenancy", code=1)
     printed = run("--json", "tenancy", "--from", "tenant_id")
     assert json.loads(printed[printed.index("{") :])["is_switched"]
     assert tenants_of(plain, "threads") == {"acme": 1}
