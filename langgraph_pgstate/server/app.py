@@ -51,7 +51,7 @@ _log = logging.getLogger("langgraph_pgstate.server")
 DISABLING: Final = ("assistants", "threads", "runs", "store", "meta")
 """Groups of operations that the option `disabled` can leave out."""
 _SWEEP_SECONDS: Final = 60.0
-# Headers of responses that a page of another origin may read.
+# Response headers that pages of other origins may read.
 _EXPOSED: Final = ("Content-Location", "Location", "Retry-After", "X-Pagination-Total", "X-Pagination-Next")
 
 
@@ -110,7 +110,7 @@ class AgentServer(Starlette):
 
     def __init__(self, opening: Callable[[], Any], graphs: Mapping[str, Any], options: ServerOptions) -> None:
         check_options(type(self), options, ServerOptions)
-        # Pages of the inspector can be read without graphs.
+        # Graphs may be missing only if the server shows the inspector, whose pages need no graphs.
         self._opening, self._sources = opening, graph_sources(graphs) if graphs or not options.get("inspector") else {}
         self._store, self._is_read_only = options.get("store"), options.get("read_only", False)
         self._memory = options.get("memory")
@@ -210,14 +210,14 @@ class AgentServer(Starlette):
         """Refuse options that do not keep tenants apart."""
         if self._authority is None:
             raise TenantError(
-                "auth must be given, with users that have a tenant_id, because the tables keep tenants apart"
+                "auth must be given, and its users must have a tenant_id, because the tables keep tenants apart"
             )
         if self._store is not None:
-            raise TenantError("store must be left out, because it does not keep tenants apart as the tables do")
+            raise TenantError("store must not be given, because the tables keep tenants apart, but the store does not")
 
     def _open_tenant(self, service: Service, tenant: str, stack: AsyncExitStack) -> Service:
         """Return the service of one tenant. The stack closes the service's state and store."""
-        # Make a new state, which the stack can close. Other code may share the state that `for_tenant` returns.
+        # Make a new state for the stack to close. `for_tenant` would return a state that other code may share.
         state = tenant_state(service.state, tenant)
         stack.push_async_callback(state.close)
         core = core_of(state)
@@ -280,11 +280,13 @@ def _limits_of(options: ServerOptions) -> BodyLimits:
 
 
 def _pages() -> Mount:
-    # The inspector is a higher layer, which an `import` statement of the server must not name.
+    # Import by name, because the inspector is a higher layer, which modules of the server must not import.
     try:
         inspector = import_module("langgraph_pgstate.inspector.app")
     except ImportError as error:
-        raise ConfigurationError(f"{error}; install the extra `server` of langgraph-pgstate") from error
+        raise ConfigurationError(
+            f"the inspector requires the extra `server`: pip install 'langgraph-pgstate[server]' ({error})"
+        ) from error
     mounted: Mount = inspector.mount()
     return mounted
 
@@ -307,7 +309,7 @@ async def _answer(operation: Operation, request: Request) -> Response:
             {"Retry-After": "1"},
         )
     authority = None if operation.is_open else service.authority
-    # Authenticate the client before reading the body, so that unknown clients cost little.
+    # Authenticate the client before the body is read, so that unknown clients cost little.
     most = service.limits.values
     body = await json_of(request, most) if authority is not None and authority.needs_body else None
     user = None if authority is None else await authority.authenticate(request, body)
@@ -340,7 +342,7 @@ async def _sweep(state: AsyncPGState, store: BaseStore | None) -> None:
             try:
                 await store.reindex()
             except Exception as error:
-                # The embedding model may be unavailable. This must not end the sweeps.
+                # An error of the embedding model must not end the sweeps.
                 _log.warning("memories could not be embedded: %s", error)
 
 

@@ -120,7 +120,7 @@ async def create(call: Call) -> dict[str, Any]:
     scope = await call.authorize("assistants", "create", value)
     fields["metadata"] = value.get("metadata") or {}
     if body.assistant_id is not None and call.service.graphs.find(body.assistant_id) is not None:
-        raise refuse(409, f"{body.assistant_id!r} is an id of a graph's own assistant: choose another assistant_id")
+        raise refuse(409, f"assistant_id must not be {body.assistant_id!r}, the id of a graph's own assistant")
     try:
         return describe(await call.state.assistants.create(body.assistant_id, owner_id=call.owner_id, **fields))
     except AssistantExistsError:
@@ -190,7 +190,7 @@ async def _crons(call: Call, assistant_id: str) -> ScheduleAccess | None:
         access = await call.access("crons", "delete", {"assistant_id": assistant_id, "cron_id": None})
         threads = await call.authorize("threads", "update", {"thread_id": None, "metadata": {}})
     except (HTTPException, AuthError):
-        # No cron passes this filter, so the assistant can be deleted only if it has no crons.
+        # The caller may not delete crons. No cron has this filter, so an assistant with crons cannot be deleted.
         return {"scope": {"assistant_id": None}}
     return {"scope": access.scope, "owner_id": access.owner_id, "thread_scope": threads}
 
@@ -293,7 +293,7 @@ async def _thread_config(call: Call, name: str, thread: Thread) -> Mapping[str, 
         return {}
     configurable: dict[str, Any] = {}
     if known.find(assistant_id) is None:
-        # A client may put any id into metadata, so use the assistant only if the caller may read it.
+        # Check that the caller may read the assistant, because a client can put any id into metadata.
         with suppress(HTTPException, AuthError):
             found = await _visible(call, assistant_id)
             chosen = Chosen(found.graph, found.assistant_id, found.config, found.context)
@@ -324,7 +324,7 @@ def _fields(body: AssistantChange) -> Any:
         if value is not None
     }
     if (fields.get("config") or {}).get("configurable") and fields.get("context"):
-        raise refuse(400, "the body must have either context or config.configurable")
+        raise refuse(400, "the body must have context or config.configurable, but not both")
     if "config" in fields:
         fields["config"] = without_reserved(fields["config"])
         # A new `configurable` replaces the context, and a new context replaces `configurable`.

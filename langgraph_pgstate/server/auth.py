@@ -32,7 +32,7 @@ _ARGUMENTS: Final = (
 _OF_THREADS: Final = ("create", "create_run", "read", "update", "delete", "search")
 _OPERATORS: Final = ("$eq", "$contains")
 _COMBINING: Final = ("$and", "$or")
-# Maximum number of alternatives of a filter. `$and` of several `$or` multiplies their numbers of alternatives.
+# Maximum number of alternatives of a filter. The numbers of several `$or` within an `$and` are multiplied.
 _MOST_ALTERNATIVES: Final = 1000
 
 
@@ -105,8 +105,8 @@ class Authority:
         self._arguments = [one.name for one in known if one.name in _ARGUMENTS]
         if is_open := [action for action in _OF_THREADS if not self.decides("threads", action)]:
             _log.warning(
-                "auth should have a handler for the actions %s on threads: now each user may do these on all threads. "
-                "A handler decorated with @auth.on decides about all actions without their own handler",
+                "auth should have a handler for the actions %s on threads, because now each user may do these actions "
+                "on all threads. A handler decorated with @auth.on decides about all actions without a handler",
                 ", ".join(is_open),
             )
 
@@ -130,7 +130,7 @@ class Authority:
         }
         found = self._authenticate(**{name: given[name] for name in self._arguments})
         user = User(await found if inspect.isawaitable(found) else found)
-        # A star stands for any label in a namespace of the store. NULs are removed from metadata, and the rest of the
+        # A star would stand for the namespaces of all users. A NUL would be removed from metadata, and the rest of the
         # identity could be the identity of another user.
         is_usable = user.identity != "*" and "\0" not in user.identity and encodes_as_utf8(user.identity)
         if not user.is_authenticated or not is_usable:

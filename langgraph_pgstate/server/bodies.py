@@ -21,13 +21,13 @@ from langgraph_pgstate.options import TtlStrategy
 from langgraph_pgstate.server.json import PATH
 
 Json = dict[str, Any]
-# Limits of metadata, because metadata are converted on the event loop, indexed, and read with each page of threads.
+# Limits of metadata. Metadata are converted on the event loop, indexed, and read with each page of threads.
 _METADATA_VALUES: Final = 10_000
 _METADATA_BYTES: Final = 256 * 1024
-# Limits of conditions on states and items, because each state or item is compared with every condition.
+# Limits of conditions in a search. Each state or item is compared with every condition.
 _CONDITION_VALUES: Final = 1000
 _MOST_TAGS: Final = 1000
-# Maximum number of tasks of a superstep. LangGraph prepares all tasks at once, on the event loop.
+# Maximum number of tasks of a superstep. LangGraph prepares all tasks on the event loop without a pause.
 _MOST_UPDATES: Final = 250
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, lt=2**31)]
@@ -92,7 +92,7 @@ def _small(value: Any, most: int = _METADATA_VALUES) -> Any:
                 left += one.values() if isinstance(one, dict) else one
                 size += sum(map(len, one)) if isinstance(one, dict) else 0
         if count > most or size > _METADATA_BYTES:
-            raise ValueError(f"it must have at most {most} values and {_METADATA_BYTES // 1024} KB")
+            raise ValueError(f"the object must have at most {most} values and {_METADATA_BYTES // 1024} KB")
     return value
 
 
@@ -153,7 +153,7 @@ class CommandBody(Body):
     def _does_something(self) -> Self:
         # Refuse an empty command here, because LangGraph's own error would not mention the command.
         if self.resume is None and not self.update and not self.goto:
-            raise ValueError("it must have resume (other than null), update or goto")
+            raise ValueError("the command must have resume (other than null), update or goto")
         return self
 
     def command(self) -> Command[Any]:
@@ -260,7 +260,7 @@ def _place(value: Any) -> Any:
         configurable = value.get("configurable", value)
         value = configurable.get("checkpoint_id") if isinstance(configurable, Mapping) else None
         if not isinstance(value, str):
-            raise ValueError("must be the id of a checkpoint, or a checkpoint or config that has a checkpoint_id")
+            raise ValueError("the checkpoint must be an id, or an object or config with a checkpoint_id")
     return value
 
 

@@ -144,7 +144,7 @@ async def command(call: Call) -> Any:
         return {"type": "error", "id": given.id, **_refusal(error)}
     meta: dict[str, Any] = {"thread_id": call.path("thread_id")}
     if found.run is not None:
-        # Numbers of events are times. Events with smaller numbers belong to earlier runs of the thread.
+        # The number of an event is its time. Events with smaller numbers belong to earlier runs of the thread.
         meta["applied_through_seq"] = microseconds(found.run.enqueued_at)
     return {"type": "success", "id": given.id, "result": found.result, "meta": meta}
 
@@ -190,8 +190,8 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
         asked = {one.interrupt_id: one.run_id for one in await call.state.interrupts.list(thread.thread_id)}
         if unknown := answers.keys() - asked.keys():
             raise CommandError("no_such_interrupt", f"thread {thread.thread_id!r} has no interrupt {min(unknown)!r}")
-        # A repeated command makes the same run id. If the run of this id has ended without using the answers, make
-        # another id from this id.
+        # The run id derives from the answers, so that a repeated command finds its run. If this run has ended and the
+        # interrupts still wait, derive another id from this id.
         names = [thread.thread_id, run_id, *(f"{id} {asked[id]}" for id in sorted(answers))]
         run_id = str(uuid5(_ANSWER_RUNS, "\n".join(names)))
         run = await call.state.runs.get(thread.thread_id, run_id)

@@ -93,5 +93,5 @@ def _middleware_order(http: Mapping[str, Any]) -> AuthPlace:
 def _cors(http: Mapping[str, Any]) -> dict[str, Any]:
     given = http.get("cors") or {}
     found = {name: given[name] for name in _CORS_KEYS if name in given}
-    # If the file names origins, drop the pattern of the default origins.
+    # If the file names origins, do not allow the default origins.
     return {"allow_origin_regex": None, **found} if "allow_origins" in found else found

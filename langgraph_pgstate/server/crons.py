@@ -24,7 +24,7 @@ from langgraph_pgstate.server.runs import arguments_of, check_webhook, config_of
 from langgraph_pgstate.server.service import Access, Call
 from langgraph_pgstate.server.streams import kept_modes
 
-# If a cron deletes the threads of its runs, threads of failed runs are kept for this time.
+# Time for which threads of failed runs are kept if a cron deletes the threads of its runs.
 _THREAD_TTL: Final = timedelta(hours=1)
 _COLUMNS: Final = {"cron_id": "name", "assistant_id": "graph", "next_run_date": "next_at", "end_time": "end_at"}
 # Metadata that name the assistant in runs and threads.
@@ -57,7 +57,7 @@ async def create(call: Call) -> Any:
         "thread_id": thread_id,
         "metadata": call.metadata(body.metadata),
     }
-    # A caller who may not create runs must not create them through a cron.
+    # Check the right to create runs. Otherwise a caller could create runs through a cron.
     threads = await call.authorize("threads", "create_run", run)
     thread = None if thread_id is None else await call.visible(thread_id, threads)
     value: dict[str, Any] = {
@@ -117,7 +117,7 @@ async def update(call: Call) -> Any:
     await _check_thread(call, schedule, "create_run", run)
     assistant = None
     if assistant_id is not None and (body.config is not None or body.context is not None):
-        # Values of the cron take precedence over those of its assistant.
+        # Values of the cron take precedence over values of its assistant.
         assistant = await choose(call, assistant_id)
     options = _options(call, body, cron_id, assistant, schedule.arguments or {})
     if schedule.thread_id is None:
@@ -248,7 +248,7 @@ async def _answer(call: Call, cron_id: str) -> dict[str, Any]:
 async def _filters(call: Call, body: CronCount, limit: int, offset: int) -> Any:
     value = {"assistant_id": body.assistant_id, "thread_id": body.thread_id, "limit": limit, "offset": offset}
     access = await call.access("crons", "search", value)
-    # A cron reveals contents of its thread, so find only crons on threads that the caller may see.
+    # Find only crons on threads that the caller may see, because a cron reveals contents of its thread.
     threads = await call.authorize_search({"metadata": {}, "limit": limit, "offset": offset})
     metadata = {**(body.metadata or {})}
     if body.assistant_id is not None:

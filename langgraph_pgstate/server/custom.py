@@ -55,7 +55,9 @@ def around(
     app.router.routes.insert(0, health)
     if place != "none":
         if authority is None:
-            raise ConfigurationError("auth must be given for app_auth (enable_custom_route_auth in langgraph.json)")
+            raise ConfigurationError(
+                "auth must be given if app_auth (enable_custom_route_auth in langgraph.json) is set"
+            )
         options: Any = {"authority": authority, "routes": [*app.routes], "health": health, "limits": limits}
         middleware = Middleware(_Authenticated, **options)
         app.user_middleware.insert(len(app.user_middleware) if place == "middleware_first" else 0, middleware)
@@ -99,7 +101,7 @@ class _Authenticated:
         with ExitStack() as held:
             try:
                 if reads:
-                    # The application reads the body again.
+                    # Keep the bytes, because the application reads the body again.
                     given = await bytes_of(request, held.enter_context(claiming()))
                     body = await parsed(request, given, self._limits.values)
                 user = await self._authority.authenticate(request, body)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-# Headers with credentials of LangGraph Platform. Only their full names select these headers, not patterns with a star.
+# Headers with credentials of LangGraph Platform. A pattern with a star does not select these headers.
 _SECRETS: Final = ("x-api-key", "x-tenant-id", "x-service-key")
 
 

@@ -194,7 +194,7 @@ class _Opened:
     is_recorded: bool
 
 
-# Writers replace the whole tuple, so that readers need no lock.
+# A writer replaces the whole tuple, so that readers need no lock.
 _opened: tuple[_Opened, ...] = ()
 _opening = threading.Lock()
 # The library that starts and stops the embedded server is not thread-safe: it counts the server's users in a file.
@@ -220,7 +220,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
         _dsn(settings) as dsn,
         AsyncDatabase.open(dsn, schema=settings.schema, pool=settings.pool, prepare_threshold=threshold) as database,
     ):
-        # This call runs in a thread, because it imports the named modules.
+        # Make the serializer in a thread, because it imports the modules of the allowed types.
         serde = await asyncio.to_thread(WideningSerializer, settings.allowed)
         state = AsyncPGState.over(
             database,
@@ -277,9 +277,9 @@ def state() -> AsyncPGState:
     found = _here()
     if found is None:
         raise ConfigurationError(
-            "there is no PGState on this event loop. Call this on the loop of `pgstate serve`, `pgstate worker`, or "
-            "a server whose langgraph.json names langgraph_pgstate.agent_server:checkpointer, and not in a blocking "
-            "function (a test may open `async with checkpointer()`)"
+            "there is no PGState on this event loop: the caller must run on the loop of `pgstate serve`, of "
+            "`pgstate worker`, or of a server whose langgraph.json names langgraph_pgstate.agent_server:checkpointer "
+            "(a test may open `async with checkpointer()`)"
         )
     return found.state
 
@@ -331,7 +331,7 @@ def _read_files(schema: str) -> None:
     preload(schema)
     holder_id()
     warn_if_untested()
-    # This call loads the dictionary for compression.
+    # Load the dictionary for compression by packing some bytes.
     frames.pack(bytes(100))
 
 

@@ -27,9 +27,9 @@ from langgraph_pgstate.server.service import Call
 HEARTBEAT_SECONDS: Final = 5.0
 # Maximum number of bytes that are read ahead of the client; at least one item is read.
 _AHEAD: Final = 64 * 1024
-# Bytes that are given to a connection at once. The connection then waits for the client.
+# Maximum number of bytes that a connection gets at once. After these bytes, the connection waits for the client.
 _PIECE: Final = 16 * 1024
-# Memory of a process for large items that wait for clients. A client whose item does not fit gets a 503.
+# Maximum bytes of large items that wait for clients, per process. Without room for its item, a client gets a 503.
 _waiting: Final = Budget(128 * 1024 * 1024)
 
 _log = logging.getLogger("langgraph_pgstate.server")
@@ -107,7 +107,7 @@ def pieces(batch: deque[Waiting[Any]]) -> Iterator[bytes]:
         if small:
             yield b"".join(small)
         else:
-            # `large` keeps the bytes in memory until they are sent, so that streams of the same item can share them.
+            # Streams of the same item share its bytes. `large` keeps the bytes in memory until they are sent.
             large = batch.popleft()
             yield from _parts(large.data)
             del large

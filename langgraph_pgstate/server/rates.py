@@ -42,8 +42,8 @@ class RateLimit:
         entries = _SETS * _WAYS
         memory = memoryview(mmap.mmap(-1, 16 * entries))
         self._users = memory[: 8 * entries].cast("q")
-        # For each entry, the time from which its user may again send the full number of requests. All processes read
-        # the same monotonic clock.
+        # For each entry, the time from which its user may again send the full number of requests. The monotonic clock
+        # is the same in all processes.
         self._times = memory[8 * entries :].cast("d")
 
     def check(self, request: Request, user: User | None) -> None:

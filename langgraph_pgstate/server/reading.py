@@ -21,7 +21,7 @@ from langgraph_pgstate.server.errors import Budget, refuse
 from langgraph_pgstate.server.json import MOST_LEVELS, is_deeper
 
 _SECONDS: Final = 60.0
-# Bodies with more values or bytes are parsed in a thread by Python code, which lets the event loop go on.
+# Bodies with more values or bytes are parsed in a thread, by Python code that does not block the event loop.
 _FEW_VALUES: Final = 20_000
 _FEW_BYTES: Final = 128 * 1024
 # Maximum number of digits of an integer. The time to read an integer grows with the square of this number.
@@ -33,13 +33,13 @@ _CONTENT: Final = frozenset({"input", "command", "values", "supersteps", "contex
 # A part of a string: at most 10,000 escapes or sequences of other characters. A match and `scanstring` hold the GIL
 # until they end, so a string with many escapes is read in parts.
 _PART: Final = re.compile(rb'(?:[^"\\]+|\\.){0,10000}+', re.DOTALL)
-# The same pattern for `str`. A part never ends between the two `\u` escapes of one character beyond 16 bits.
+# The pattern for `str`. A part never ends between the two `\u` escapes of one character beyond 16 bits.
 _TEXT_PART: Final = re.compile(
     r'(?:[^"\\]+|\\[^u]|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u.{4}){0,10000}+',
     re.DOTALL,
 )
 _SEPARATORS: Final = (b",", b"[", b"{")
-# Memory for bodies that are not parsed yet. The first bytes of each body do not count against this limit.
+# Maximum bytes of bodies that are not parsed yet. The first bytes of each body do not count.
 _unparsed: Final = Budget(128 * 1024 * 1024)
 # One thread parses one body at a time, which bounds the memory for parsing.
 _parser: Final = ThreadPoolExecutor(1, "pgstate-parser")
@@ -151,7 +151,7 @@ async def bytes_of(request: Request, claim: Callable[[int], None]) -> bytes:
                 claim(len(part))
             parts.append(part)
     except ClientDisconnect:
-        # A response with 400 is not logged as an error of the server, so clients cannot fill the log.
+        # Respond with 400. Otherwise the server would log an error, and clients could fill the log.
         raise refuse(400, "the body ends early") from None
     raw = b"".join(parts)
     parts.clear()
@@ -180,7 +180,8 @@ def _parsed_slowly(raw: bytes, most_values: int) -> Any:
 def _has_more(raw: bytes, most: int) -> bool:
     """Return whether JSON has more than a number of values. Separators in strings do not count."""
     count = start = strings = 0
-    # A value has at most one string and one name. So more strings than `2 * most + 1` mean more than `most` values.
+    # A value has at most two strings: its name and itself. More than `2 * most + 1` strings are more than `most`
+    # values.
     while count <= most and strings <= 2 * most + 1 and (end := raw.find(b'"', start)) >= 0:
         count += sum(raw.count(one, start, end) for one in _SEPARATORS)
         strings += 1
@@ -198,7 +199,7 @@ def _end_of_part(part: re.Pattern[AnyStr], text: AnyStr, start: int) -> int:
 
 def _parsed(raw: bytes, decoder: json.JSONDecoder) -> Any:
     try:
-        # Only UTF-8 is accepted, because the search for NULs finds none in other encodings.
+        # Accept only UTF-8, because the search for NULs would find no NUL in other encodings.
         found = decoder.decode(raw.decode())
     except (ValueError, RecursionError) as error:
         raise refuse(422, f"the body must be JSON: {error}") from None

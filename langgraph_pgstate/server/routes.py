@@ -77,7 +77,7 @@ _THREAD: Final = "/threads/{thread_id}"
 _RUN: Final = "/threads/{thread_id}/runs/{run_id}"
 _ASSISTANT: Final = "/assistants/{assistant_id}"
 
-# The first match counts, so paths with a fixed part come before paths with a parameter at the same position.
+# Paths with a fixed part must come before paths with a parameter at the same position, because the first match counts.
 OPERATIONS: Final = (
     Operation("ok", "GET", "/ok", meta.ok, is_read=True, is_open=True, is_unlimited=True),
     Operation("info", "GET", "/info", meta.info, is_read=True, is_open=True, is_unlimited=True),

@@ -146,7 +146,7 @@ async def cancel_many(call: Call) -> Response:
     value = {"thread_id": body.thread_id, "action": action, "metadata": {"run_ids": body.run_ids}}
     scope = await call.authorize("threads", "update", value)
     if (body.status is None) == (body.run_ids is None):
-        raise refuse(422, "either run_ids with their thread_id, or a status, must be given")
+        raise refuse(422, "run_ids with thread_id, or status, must be given, but not both")
     if body.run_ids is not None:
         if body.thread_id is None:
             raise refuse(422, "thread_id must be given with run_ids")
@@ -298,7 +298,7 @@ async def _making(call: Call) -> AsyncIterator[list[str]]:
     try:
         yield made
     except Exception as error:
-        # After a lost connection, the threads are kept, because the runs may have been enqueued.
+        # Keep the threads if the connection was lost, because the runs may have been enqueued.
         if not getattr(error, "retryable", False):
             for thread_id in made:
                 await clean_up(partial(call.state.saver.adelete_thread, thread_id))

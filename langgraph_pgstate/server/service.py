@@ -232,7 +232,7 @@ class Call:
 
         A handler may return these metadata, or put them into the metadata of `value`.
         """
-        # A deep copy is kept for comparison, because a handler may change nested values.
+        # Keep a deep copy to compare, because a handler may change nested values.
         asked = deepcopy(value.setdefault("metadata", {}))
         scope = await self.authorize(resource, "search", value)
         found: dict[str, Any] = value.get("metadata") or {}

@@ -38,10 +38,11 @@ _BACKLOG: Final = 2048
 # Seconds that a client has to send the head of a request, and to take more bytes of a response.
 _HEAD_SECONDS: Final = 15.0
 _TAKING_SECONDS: Final = 60.0
-# Seconds for requests to end when the server stops. Otherwise, a client that reads nothing could prevent the stop.
+# Seconds for requests to end when the server stops. Without a limit, a client that reads nothing could prevent the
+# stop.
 _GRACE_SECONDS: Final = 10
-# A parameter of glibc: the minimum size of blocks that are returned to the system when they are freed. By default,
-# glibc raises the size to that of the first large block, and then keeps freed memory.
+# A parameter of glibc: blocks of at least this size are returned to the system when they are freed. By default, glibc
+# raises this size after the first large block, and then keeps freed memory.
 _M_MMAP_THRESHOLD: Final = -3
 _LARGE_BLOCK: Final = 1024 * 1024
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -118,7 +119,7 @@ def run(
             '("auth": {"path": "./auth.py:auth"}), or mount create_app in an application that authenticates'
         )
     served: Any = app if is_open else LocalOnly(app)
-    # `_serve` enters the lifespan instead of uvicorn, so that the caller gets an error of the lifespan.
+    # `_serve` enters the lifespan, so that the caller gets its errors. uvicorn would only log these errors.
     config = uvicorn.Config(
         served,
         lifespan="off",
@@ -132,7 +133,7 @@ def run(
     _give_back_memory()
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
-    # uvicorn restores these handlers when it ends, so that signals are also handled while the worker drains.
+    # Install the handlers before uvicorn does. uvicorn restores them when it ends, and the worker then still drains.
     before = {number: signal.signal(number, server.handle_exit) for number in _SIGNALS}
     executor = ThreadPoolExecutor(threads)
     loop.set_default_executor(executor)
@@ -153,8 +154,8 @@ def _give_back_memory() -> None:
 
 async def _serve(app: AgentServer, server: _Server, listener: socket.socket, member: Membership | None) -> None:
     async with app.lifespan():
-        # Collect garbage now, and exempt the remaining objects from later collections. Otherwise each full collection
-        # would go through all modules, and stop the event loop for a fifth of a second.
+        # Exempt the objects of all modules from later collections. Otherwise each full collection would go through
+        # these objects, and stop the event loop for a fifth of a second.
         gc.collect()
         gc.freeze()
         if member is not None:
@@ -168,7 +169,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection, or close it if there are too many."""
         super().connection_made(transport)
-        # Buffer only what the application has sent last.
+        # Buffer only the last bytes of the application. It then waits until the client has taken these bytes.
         transport.set_write_buffer_limits(0)
         if len(self.connections) > _most_connections():
             transport.abort()
@@ -200,7 +201,7 @@ class _Stall(NamedTuple):
         cycle, pending = connection.cycle, connection.transport.get_write_buffer_size()
         is_between = cycle is None or (cycle.response_complete and not pending)
         if known is not None and known.cycle is cycle and known.is_between == is_between:
-            # Heartbeats add to the pending bytes, so only a decrease shows that the client has taken some.
+            # Heartbeats add pending bytes. So only a decrease shows that the client has taken bytes.
             has_taken = not is_between and (pending == 0 or pending < known.pending)
             return cls(cycle, is_between, pending, now if has_taken else known.since)
         return cls(cycle, is_between, pending, now)
@@ -233,7 +234,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Stop accepting requests, and end streams. At the second signal, end requests and runs at once."""
-        # `_signalled` is called later, because the code that the signal interrupted may hold a lock.
+        # Call `_signalled` later, because the interrupted code may hold a lock.
         self._loop.call_soon_threadsafe(self._signalled, sig)
 
     def follow_supervisor(self, member: Membership) -> None:

@@ -32,7 +32,8 @@ _MOST_COMPARED: Final = 1000
 _MOST_COMPARISONS: Final = 1_000_000
 # Maximum number of threads whose states one statement reads.
 _AT_ONCE: Final = 32
-# How much of a history is read before it is sent: bytes of strings, and number of lists, objects and items.
+# Limits for a part of a history that is read before it is sent: bytes of strings, and number of lists, objects and
+# items.
 _LISTED: Final = (32 * 1024, 1000)
 
 _log = logging.getLogger("langgraph_pgstate.server")
@@ -66,7 +67,7 @@ async def having_values(
                 raise refuse(
                     422,
                     f"values must be compared in at most {_MOST_COMPARISONS} steps: narrow the search, or give fewer "
-                    "objects in a list, because each is compared with each object of the stored list",
+                    "objects in a list, because each object is compared with each object of the stored list",
                 ) from None
             if has:
                 found.append(one.thread)

@@ -16,7 +16,7 @@ from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.state import AsyncPGState, core_of
 
-# Prefixes of the SQLSTATEs that a caller's value causes: invalid data, an unknown operator, an exceeded limit.
+# Prefixes of SQLSTATEs of errors in a caller's values: invalid data, an unknown operator, an exceeded limit.
 _REFUSALS: Final = ("22", "42883", "54")
 
 _OPERATORS: Final = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
@@ -158,7 +158,7 @@ async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
     if authority is not None and call.user is not None and not authority.decides("store", action):
         own = (call.user.identity,)
         value["namespace"] = value["namespace"] or own
-        # An identity that is a star or has a dot owns no namespace. A star stands for any label, labels have no dots.
+        # An identity owns no namespace if it is a star, which stands for any label, or has a dot, which no label has.
         if tuple(value["namespace"][:1]) != own or own == ("*",) or "." in own[0]:
             raise refuse(403, "namespace must begin with the user's identity, because auth has no handler on the store")
     scope = await call.authorize("store", action, value)
@@ -191,7 +191,9 @@ def _check_filter(filter: Any) -> None:
 
 def _store(call: Call) -> BaseStore:
     if call.service.store is None:
-        raise refuse(501, "there is no store: the function that was given as store= has opened none")
+        raise refuse(
+            501, "store= of the server must be a function that opens a store, but the function has opened no store"
+        )
     return call.service.store
 
 

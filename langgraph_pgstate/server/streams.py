@@ -27,7 +27,7 @@ from langgraph_pgstate.server.threads import checkpoint_of
 
 HEARTBEAT: Final = b": heartbeat\n\n"
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-# For each stream mode of the SDK, the modes of LangGraph from which it is made.
+# For each stream mode of the SDK, the modes of LangGraph whose events are needed.
 _KEPT: Final[Mapping[str, Sequence[str]]] = {
     **{mode: (mode,) for mode in ("values", "updates", "custom", "tasks", "checkpoints", "debug", "tools", "events")},
     "messages-tuple": ("messages",),
@@ -151,7 +151,7 @@ async def with_client(
     try:
         yield ended
     except (asyncio.CancelledError, GeneratorExit):
-        # A server that stops closes the connection itself, so the run is not cancelled.
+        # Do not cancel the run if this server closes the connection because it stops.
         if cancels and not ended.is_set() and not call.service.stopping.is_set():
             await clean_up(partial(_cancel, call, handle, reader))
         raise
@@ -186,7 +186,7 @@ class Conversion:
     def __init__(self, modes: Sequence[str]) -> None:
         self._modes = {*modes}
         self._is_whole = not modes
-        # By id of each message, the parts received so far, joined to one message.
+        # For each message id, the parts that have arrived, joined to one message.
         self._parts: dict[str, BaseMessageChunk] = {}
 
     def convert(self, event: StreamEvent) -> Iterator[tuple[str, Any]]:

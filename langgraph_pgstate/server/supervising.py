@@ -16,7 +16,7 @@ _log = logging.getLogger("langgraph_pgstate.server")
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _PAUSE_SECONDS: Final = 2.0
-# Maximum seconds of a wait for the processes. A signal is noticed only after the wait.
+# Maximum seconds of a wait for the processes. The supervisor reacts to a signal only after a wait.
 _POLL_SECONDS: Final = 0.2
 
 
@@ -59,7 +59,7 @@ class Supervisor:
         self._target, self._count, self._close = serve, count, close
         self._members: dict[int, _Member] = {}
         self._signals: list[int] = []
-        # Only the supervisor keeps the writing end of this pipe, so that the processes notice the supervisor's death.
+        # The pipe ends when the supervisor dies, because only the supervisor keeps the writing end.
         self._reader, self._writer = multiprocessing.Pipe(duplex=False)
 
     def run(self) -> int:
@@ -156,7 +156,7 @@ class Supervisor:
 
 
 def _report(ready: Connection) -> None:
-    # The pipe is broken if the supervisor has died. This process notices that by `Membership.supervisor`.
+    # The pipe is broken if the supervisor has died. `Membership.supervisor` tells this process.
     with suppress(BrokenPipeError):
         ready.send(True)
 

@@ -24,7 +24,7 @@ from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import HEADERS, HEARTBEAT, Conversion, encoded, written
 from langgraph_pgstate.server.translation import EventFilter, Translation
 
-# Sequence numbers are times. The numbers of a run's events may be later than the run's end by up to this time.
+# Sequence numbers are times. The last events of a run may have numbers up to this time after the run's end.
 _PAST_THE_END: Final = timedelta(minutes=1)
 # The greatest integer that JavaScript represents exactly: in microseconds, the year 2255.
 _LAST_SEQ: Final = 2**53

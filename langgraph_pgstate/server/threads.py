@@ -135,7 +135,7 @@ async def search(call: Call) -> Response:
         found = selected(described, body.select)
         if body.extract is None:
             return found
-        # Paths apply to the form that clients see, in which messages are objects.
+        # Convert to JSON first. Paths apply to JSON, in which messages are objects.
         plain = orjson.loads(await encode(described))
         return {**found, "extracted": {name: extracted(plain, path) for name, path in body.extract.items()}}
 
@@ -369,7 +369,7 @@ async def _described(call: Call, state: ThreadState, names: Sequence[str] | None
 
 def _check_idle(thread: Thread) -> None:
     if thread.status == "busy":
-        raise refuse(409, f"thread {thread.thread_id!r} is busy: a run is on it")
+        raise refuse(409, f"thread {thread.thread_id!r} is busy: its run must end first")
 
 
 def state_of(snapshot: StateSnapshot) -> dict[str, Any]:

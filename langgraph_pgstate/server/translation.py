@@ -15,7 +15,7 @@ from langgraph_pgstate.server.errors import short_error
 
 _TEXTS: Final = {"text": "text", "reasoning": "reasoning"}
 _CALLS: Final = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}
-# Fields of blocks that may be large. They are sent when a block is complete, not when it starts.
+# Fields of blocks that may be large. These fields are sent when a block is complete, not when the block starts.
 _LARGE: Final[Mapping[str, Any]] = {"args": {}, "base64": None, "data": None, "output": None, "value": {}}
 _MODEL: Final = {"ls_provider": "provider", "ls_model_name": "model", "langgraph_node": "langgraph_node"}
 _MODEL_TYPE: Final = "ls_model_type"
@@ -60,8 +60,8 @@ class _Message:
     def add(self, message: BaseMessage) -> Iterator[Part]:
         for place, block in enumerate(_blocks_of(message)):
             kind = block.get("type")
-            # A block without an index is identified by its type and its place in the chunk. The place alone is not
-            # enough, because the first block of each chunk has the place 0.
+            # Identify a block without an index by its type and its place in the chunk. The place is not enough, because
+            # the first block of each chunk has the place 0.
             key = block["index"] if block.get("index") is not None else (kind, place)
             known = self._blocks.get(key)
             if known is None:
@@ -140,10 +140,10 @@ def _finished(block: Part) -> Part:
 
 
 CHANNELS: Final = ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom")
-# Sequence numbers reserved for an event of a run, which may become several events of the protocol.
+# Number of sequence numbers for one event of a run, which may become several events of the protocol.
 _SEQS_PER_EVENT: Final = 16
-# Values are kept until their checkpoint arrives. After these events, no such checkpoint arrives, so the values are sent
-# before the event.
+# Values wait for their checkpoint, which comes later. No checkpoint comes after these events, so waiting values are
+# sent before them.
 _BOUNDARIES: Final = ("metadata", "error", "end", "gap")
 _INTERRUPT: Final = "__interrupt__"
 _STATUSES: Final = {"success": "completed", "error": "failed", "timeout": "failed"}
@@ -245,8 +245,8 @@ class _Run:
         """Return the first sequence number for an event of the run. The caller skips numbers that are already used."""
         distance = _number_of(event.id) * _SEQS_PER_EVENT
         if self._start is None and event.stored_at is not None:
-            # If the run's first events are no longer stored, use the time of this event. Its number still exceeds the
-            # numbers of the earlier events.
+            # If the run's first events are no longer stored, use the time of this event. The number is still greater
+            # than the numbers of earlier events.
             self._start = microseconds(event.stored_at) - max(0, distance - _SEQS_PER_EVENT)
         return (self._start or 0) + distance
 

@@ -185,7 +185,7 @@ async def test_it_says_where_the_parts_are(environment: pytest.MonkeyPatch) -> N
         state()
     async with checkpointer() as saver:
         assert state().saver is saver
-        with pytest.raises(ConfigurationError, match="Call this on the loop"):
+        with pytest.raises(ConfigurationError, match="must run on the loop"):
             await asyncio.to_thread(state)
     with pytest.raises(ConfigurationError):
         state()
