@@ -36,7 +36,7 @@ HEADERS: Final[Mapping[str, str]] = {
     ),
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
-    # With `no-referrer`, a browser sends the origin `null` with a form, as if the form came from another site.
+    # Not `no-referrer`: a browser would send the origin `null` with a form, as pages of another site do.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -112,7 +112,7 @@ def check_sender(request: Request, form: Mapping[str, str]) -> None:
         raise refuse(403, "the form was sent by a page of another site")
     expected = request.cookies.get(_TOKEN_COOKIE, "")
     if not expected or not hmac.compare_digest(expected.encode(), form.get("token", "").encode()):
-        raise refuse(403, "the token of the form is not of this browser: reload the page and send the form again")
+        raise refuse(403, "the form must have the token of this browser: reload the page and send the form again")
 
 
 def token_of(request: Request) -> str:

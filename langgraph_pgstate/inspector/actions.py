@@ -50,7 +50,7 @@ async def fork(call: PageCall) -> Done:
     elif (existing.forked_from_thread_id, existing.forked_from_checkpoint_id) != (source.thread_id, at) or (
         target_id != nonce and await call.state.runs.get(target_id, nonce) is None
     ):
-        # This form did not create the thread. The person may not be allowed to see the thread, so do not describe it.
+        # Another form has created the thread. Do not describe the thread, which the person may not be allowed to see.
         raise refuse(409, f"there is a thread {target_id!r} already")
     made = await call.visible(target_id, scope)
     run_id = await enqueue(call, made, nonce, expected_head=at, at=at) if call.field("run") else None

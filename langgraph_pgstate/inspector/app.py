@@ -90,7 +90,7 @@ async def _respond(route: PageRoute, request: Request) -> Response:
     call = PageCall(service, request, None, access.user, form, access.person, access.may_act, token)
     if any("\0" in call.path(name) for name in request.path_params):
         raise refuse(422, "the address must not hold NUL, which PostgreSQL cannot store")
-    # A refusal shows the navigation of this call.
+    # Keep the call, because the page of a refusal shows its navigation.
     request.state.call = call
     if not route.is_read:
         check_sender(request, form)
@@ -114,7 +114,7 @@ async def _respond(route: PageRoute, request: Request) -> Response:
 async def _question(route: PageRoute, call: PageCall) -> Page:
     """Return the page that asks for confirmation. Confirming sends the same form again."""
     back = urlsplit(call.request.headers.get("referer", ""))
-    # Without the host, the link leads to this site.
+    # Drop the host, so that the link cannot lead to another site.
     way_back = f"{back.path}?{back.query}" if back.query else back.path
     is_own = way_back.startswith(f"{call.base}/") and not way_back.startswith("//")
     noun, _, verb = route.name.partition(".")

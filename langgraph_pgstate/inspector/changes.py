@@ -43,7 +43,7 @@ _VERBS: Final = {
     "policy": "changed",
     "erase": "erased",
 }
-# Tolerance for the time of a page, because clocks differ and the page's data are a little older.
+# Tolerance for the time of a page. Clocks differ, and the data of a page are a little older than the page.
 MOMENT: Final = timedelta(seconds=1)
 # Actions after which a thread gets a new newest checkpoint, now or soon.
 _MOVING: Final = ("run", "edit", "retry", "answer")
@@ -134,8 +134,8 @@ async def since(call: Call, thread_id: str) -> str:
     latest = max(found, key=lambda one: one[0], default=None)
     for run in (await call.state.runs.list(thread_id=thread_id, limit=1)).items:
         by = (run.metadata or {}).get("started_by")
-        # The latest action has usually started a run that began right after it. In this case, name only the action.
-        # Name the run if another person started it, because the event of that person's action may not be stored yet.
+        # An action usually starts a run. If the run began right after the latest action, name only the action. But name
+        # a run that another person has started, because the event of that person may not be stored yet.
         is_same = latest is not None and (not by or by == latest[2])
         if latest is None or began_at(run) > latest[0] + (_SAME_ACTION if is_same else timedelta(0)):
             latest = began_at(run), _told_of_run(run), by

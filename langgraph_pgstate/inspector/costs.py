@@ -28,7 +28,7 @@ async def costs(call: PageCall) -> Page:
     days = filled(found, since, datetime.now(UTC).date())
     data: dict[str, Any] = {
         "costs": found,
-        # Budgets concern all users.
+        # Show budgets only to callers who may see all threads, because budgets concern all users.
         "budgets": (await call.state.runs.budgets())[:_BUDGETS] if scope is None else [],
         "since": name,
         "periods": tuple(one for one in PERIODS if one != "1h"),

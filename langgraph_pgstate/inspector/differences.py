@@ -17,16 +17,17 @@ from langgraph_pgstate.inspector.forms import call_title
 from langgraph_pgstate.inspector.messages import called, text_of
 
 _TOKEN: Final = re.compile(r"\d+(?:[.,]\d+)*|\w+|\s+|.", re.DOTALL)
-# Texts that differ in longer parts are not compared word by word. The limits are characters and words.
+# Maximum numbers of characters and of words of texts that are compared word by word.
 _MOST_COMPARED: Final = 5000
 _MOST_WORDS: Final = 400
 # Maximum number of characters that a page shows of one text, and of all texts.
 _MOST_SHOWN: Final = 1200
 _MOST_OF_ALL: Final = 24_000
-# An equal piece longer than `_MOST_SAME` is shortened to `_AROUND` characters beside each difference.
+# A piece without differences that is longer than `_MOST_SAME` is shortened. `_AROUND` characters stay next to each
+# difference.
 _AROUND: Final = 80
 _MOST_SAME: Final = 240
-# Share of the longer text that must be equal in two versions of one text.
+# Two texts count as versions of one text if at least this share of the longer text is equal.
 _ALIKE: Final = 0.3
 _SHORT: Final = 40
 _FACT: Final = 120
@@ -195,7 +196,7 @@ def _count_alike(first: str, second: str) -> int:
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle - 1)
-    # A word that differs is marked as a whole.
+    # Mark a word that differs as a whole.
     while low and first[low - 1].isalnum() and (first[low : low + 1] + second[low : low + 1]).isalnum():
         low -= 1
     return low

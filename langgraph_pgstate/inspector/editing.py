@@ -157,8 +157,8 @@ def read_edit(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
     added: list[Path] = []
     problems: dict[str, str] = {}
     given = [(*_parsed(name), name, text) for name, text in form.items() if "[" in name]
-    # Write outer values first, and JSON before other kinds of the same depth, because the kind of a field depends on
-    # the values around it.
+    # Write outer values before inner values, because outer values decide the kinds of inner fields. At equal depth,
+    # write JSON first.
     for kind, path, name, text in sorted(given, key=lambda one: (len(one[1]), one[0] != "json")):
         if kind == "remove":
             removed.append(path)

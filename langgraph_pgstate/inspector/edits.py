@@ -178,7 +178,7 @@ async def _both(call: PageCall, thread: Thread, at: str, change: Edit, problem: 
     """Return a page with the version that was stored first, and the person's version to edit."""
     head = thread.head_checkpoint_id or ""
     theirs = await _state(call, thread, head)
-    # Later checkpoints do not affect an edit of an older checkpoint.
+    # Merge only an edit of the newest checkpoint. Later checkpoints do not affect an edit of an older checkpoint.
     is_on_top = at == call.field("head")
     own = merged(change, theirs) if is_on_top else change
     gone_changes = lost(change, theirs) if is_on_top else []
@@ -283,7 +283,7 @@ async def _next(call: PageCall, thread: Thread, at: str, change: Edit) -> tuple[
             values = updates(change.written, state, graph)
             await graph.aupdate_state(config, values, as_node=call.field("as_node"))
     except Exception:
-        # Errors of the graph's own code are ignored here, because the edit itself reports them.
+        # Ignore errors of the graph's own code, because the edit itself will report these errors.
         return None
     found = tuple(next_nodes(saver.channels))
     return found if found or not is_anything_scheduled(saver.channels) else None
@@ -331,7 +331,7 @@ async def _apply(call: PageCall, found: Thread, at: str) -> Done:
     name, nonce = graph_of(call, found), call.nonce
     head = call.field("head") or found.head_checkpoint_id
     values = _values(call)
-    # LangGraph accepts the id of a missing checkpoint, and reads an empty state for it.
+    # Check that the checkpoint exists. LangGraph would read an empty state for a missing checkpoint.
     if all(node.checkpoint_id != at for node in (await call.state.threads.tree(found.thread_id, at, limit=1)).nodes):
         raise missing("checkpoint", at)
     if (made := await _edited(call, found, nonce)) is None:

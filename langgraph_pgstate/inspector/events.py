@@ -91,10 +91,10 @@ def views_of(events: Sequence[Event], decisions: Collection[AnsweredInterrupt]) 
     Args:
         decisions: The answers that were given at the checkpoints of the `answer` events.
     """
-    # An answer and its event are stored in one statement, with the same time.
+    # Match events and answers by time, because one statement stores an answer and its event with the same time.
     decided = {(one.answer.interrupt_id, one.answer.answered_at): one for one in decisions}
     asked = {one.get("id"): one.get("value") for event in events for one in _interrupts(event)}
-    # The keys of stored events are sorted. Interrupts keep the order that the graph gave.
+    # Show the values of interrupts, which keep the graph's order of keys. Stored events have sorted keys.
     as_asked = {one.interrupt.interrupt_id: one.interrupt.value for one in decisions if one.interrupt is not None}
     answered = {_payload(event).get("interrupt_id") for event in events if event.kind == "answer"}
     forks = {(event.created_at, event.checkpoint_id) for event in events if _action(event) == "fork"}

@@ -79,7 +79,7 @@ async def file(call: PageCall) -> Page:
         "path": path,
         "directories": _above(path)[:-1],
         "version": number,
-        # The form sends this number. If the file has a newer version, `restore` is refused.
+        # The form sends this number, and `restore` refuses the form if the file has a newer version.
         "newest": newest.version if call.query("cursor") is None else None,
         "is_deleted": newest.operation == "delete" and call.query("cursor") is None,
         "content": None if found is None else _content(found),

@@ -254,7 +254,7 @@ def _batched(requests: Sequence[Mapping[str, Any]], configs: Any) -> Iterable[Re
 def _review(request: Mapping[str, Any], decisions: tuple[str, ...]) -> Review:
     name, arguments = str(request.get("name") or "?"), request.get("args", request.get("arguments"))
     described = request.get("description")
-    # The middleware's description ends with the call, which is shown separately.
+    # Cut off the end of the middleware's description, because the page shows the call separately.
     text = described.partition(f"\n\nTool: {name}\nArgs: ")[0] if isinstance(described, str) else ""
     return _made(name, arguments, text, decisions)
 

@@ -33,7 +33,7 @@ from langgraph_pgstate.threads.types import Thread
 _PAGE: Final = 30
 # Maximum number of interrupts that are read for a page, including answered interrupts.
 _SCAN: Final = 600
-# Maximum number of characters of a list's page, an interrupt's page, and a value. HTML may write a character as six.
+# Maximum number of characters of a list's page, an interrupt's page, and a value. HTML may need six for one.
 _MOST_SHOWN: Final = 20_000
 _MOST_ALONE: Final = 36_000
 _SHOWN: Final = 3000
@@ -92,7 +92,7 @@ async def interrupts(call: PageCall) -> Page:
         threads.append(_unused(one) if shows_answered else _shown(one, left))
         left -= threads[-1].pop("cost")
     for here, shown in enumerate(threads):
-        # After an answer, the page opens at this thread if it still waits, or else at its neighbour.
+        # After an answer, the page opens at this thread if another interrupt waits, otherwise at the next thread.
         waits = len(shown["interrupts"]) + shown["hidden"] > 1
         near = shown if waits else threads[here + 1 if here + 1 < len(threads) else here - 1]
         shown["place"] = f"thread-{near['thread_id']}"
@@ -236,7 +236,7 @@ def _told_of(given: Answer) -> str:
 
 def _answer_shown(thread: Thread, found: AnsweredInterrupt) -> dict[str, Any]:
     title = "" if found.interrupt is None else tools_of(form_of(found.interrupt))
-    # The run of an answer resumes the thread, so the page needs no button for this.
+    # Show a button to resume the thread only if the answer has no run that resumes the thread.
     waits = found.answer.run_id is None and thread.head_checkpoint_id == found.answer.checkpoint_id
     return {
         "head": thread.head_checkpoint_id if waits and thread.status != "busy" else None,

@@ -111,7 +111,7 @@ async def _item(call: PageCall, problem: str = "", status: int = 200) -> Page:
         "compared": await _compared(call, namespace, key, versions),
         "form": None if found is None else _form(key, found, typed),
         "problem": problem,
-        # The version that the page shows. After a refusal, the person can send the form again.
+        # The form sends this number. A change is refused if the item has another version.
         "expected": 0 if found is None else found.version,
     }
     title = _title(key, found.value, found.kind) if found is not None else key

@@ -100,7 +100,7 @@ MOST_MESSAGES: Final = 50
 _MOST_TEXT: Final = 40_000
 _MOST_IMAGE: Final = 60_000
 _MOST_FILES: Final = 20
-# Number of messages after the requested message, few enough that all fit on the page.
+# Number of messages that a page shows after the requested message.
 _AFTER: Final = 4
 _GIST: Final = 200
 _ROLES: Final = {"user": "human", "assistant": "ai", "developer": "system"}
@@ -428,7 +428,7 @@ def called(call: Any) -> tuple[str, Any, str | None]:
     """Return the tool, the arguments and the id of a call."""
     given = call if isinstance(call, Mapping) else {"args": call}
     function = given.get("function")
-    # OpenAI's format, in messages that are dicts.
+    # Messages that are dicts may have tool calls in OpenAI's format.
     if isinstance(function, Mapping):
         given = {"name": function.get("name"), "args": function.get("arguments"), "id": given.get("id")}
     return str(given.get("name") or "?"), given.get("args"), _text_or_none(given.get("id"))

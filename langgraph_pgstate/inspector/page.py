@@ -19,7 +19,7 @@ from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.threads.types import Thread
 
-# Browsers and servers interpret these parts of a path, even percent-encoded.
+# Parts of a path that browsers and servers interpret, even if the parts are percent-encoded.
 _SPECIAL = re.compile(r"~|/|\\|[\x00-\x1f\x7f]|^\.+$")
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
 

@@ -104,7 +104,7 @@ async def receipt(call: PageCall) -> Page:
         except ConfigurationError as error:
             problem = str(error)
             verdict = call.state.privacy.verify(found.receipt, key)
-    # The receipt is signed; the columns of the row are not.
+    # Show the counts of the receipt, which is signed. The columns of the row are not signed.
     said: Mapping[str, Any] = found.receipt or {"counts": found.counts}
     is_own = found.receipt is None or found.receipt.get("receipt_id") == found.erasure_id
     event = await last_action(call, place_of(found.erasure_id), ("erase",))

@@ -41,7 +41,7 @@ async def queue(call: PageCall) -> Page:
     elif show == "webhooks":
         await check_sees_all(call)
         failed = await call.state.webhooks.failed(limit=_PAGE, cursor=cursor)
-        # The query of a URL may contain a secret.
+        # Leave out the query of a URL, which may contain a secret.
         data["webhooks"] = [replace(one, url=one.url.partition("?")[0]) for one in failed.items]
         data["next"] = failed.next
     else:
@@ -100,7 +100,7 @@ async def _set(call: PageCall, action: str, method: Callable[..., Awaitable[Sche
     name = call.path("name")
     await check_sees_crons(call, "update", name)
     found = await method(name, by=call.actor)
-    # Only the first of several persons is recorded.
+    # Only the first person is recorded. Tell a later person who did the action.
     event = await last_action(call, f"schedule:{name}", (action,))
     if event is not None and not is_by(event, call.actor):
         raise refuse(409, f"schedule {name!r} was {told(event)}")

@@ -120,7 +120,7 @@ def _shown(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
         "ago": partial(_ago, now),
         "link": partial(address, call.base),
         "here": here,
-        # The address of an action is no page to come back to.
+        # A response to an action has no address to come back to, because an action is no page.
         "way_back": here() if call.request.method == "GET" else None,
         "static": partial(static_address, call.base),
         "query": query,

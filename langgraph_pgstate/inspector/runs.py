@@ -58,7 +58,7 @@ async def runs(call: PageCall) -> Page:
         "cursor": call.query("cursor"),
         **_time_of(call),
         "by": by or ORDERS[0],
-        # A model is searched only among the first runs by cost, duration or tokens.
+        # A search by model requires an order by cost, duration or tokens.
         "model": call.query("model"),
     }
     if filters["model"] is not None and by is None:
@@ -151,15 +151,15 @@ async def run(call: PageCall) -> Page | Response:
         "span": None if span is None else shown_span(span),
         "span_is_listed": any(one.span_id == span_id for one in timeline.spans),
         "kinds": KINDS,
-        # The answer to an interrupt has decided the outcome of the unknown effect.
+        # If an interrupt was answered, the answer has decided all unknown effects.
         "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),
         "asked": asked,
         "next_run_id": await _next_run(call, found) if is_answered else None,
-        # A page with a span or an interrupt sends more statements, so it leaves out the feedback.
+        # Leave out the feedback if a span or an interrupt is shown, because these need statements of their own.
         "feedback": () if asked or span else await _feedback(call, found),
         "before": checkpoint_before(found, timeline),
         "sees_memory": await sees_memory(call, "search"),
-        # An open list asks for this text when a run has left the list.
+        # A list that is open in a browser requests this text when a run has left the list.
         "told": await _told(call, found) if wants_json(call.request) else None,
         "can_cancel": can_cancel,
         "enqueued_at": found.enqueued_at if retried is None else retried.created_at,

@@ -60,7 +60,7 @@ async def thread(call: PageCall) -> Page | Response:
     if node is None and ns:
         raise missing("subgraph", ns)
     if node is not None and not ns and call.query("at") is None and node.checkpoint_id != found.head_checkpoint_id:
-        # A run has stored a checkpoint between the two reads. Read the thread again, so that both fit together.
+        # A run has stored a checkpoint between the two reads. Read the thread again, so that it fits the tree.
         found = await call.thread("read")
     tree = await _named(call, found, tree)
     data: dict[str, Any] = {

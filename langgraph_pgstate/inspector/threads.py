@@ -20,7 +20,7 @@ async def threads(call: PageCall) -> Page:
     """Show the threads that match the address's filters, most recently updated first."""
     wanted = call.query("metadata")
     metadata = None if wanted is None else metadata_of(wanted)
-    # A handler of `Auth` may change the metadata, so it gets a copy.
+    # Give a copy to the handler of `Auth`, which may change the metadata.
     value: dict[str, Any] = {"metadata": {**(metadata or {})}, "limit": _PAGE, "offset": 0, "status": status_of(call)}
     scope = await call.authorize_search(value)
     found = await call.state.threads.search(
@@ -48,7 +48,7 @@ async def threads(call: PageCall) -> Page:
         "may_hold": call.may_act and scope is None,
         "holds": call.may_act and scope is None and call.query("hold") is not None,
     }
-    # A refresh would undo the choice of threads to hold.
+    # Do not refresh the page while threads are chosen, because a refresh would undo the choice.
     return Page("threads.html", "Threads", data, is_live=call.query("cursor") is None and not data["holds"])
 
 

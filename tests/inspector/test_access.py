@@ -63,7 +63,7 @@ async def test_a_form_needs_the_token_of_the_browser(place: Place) -> None:
         without = await visitor.client.post(f"/ui{path_of(page)}", data={"at": "x"})
         wrong = await visitor.client.post(f"/ui{path_of(page)}", data={"at": "x", "token": "wrong"})
         assert (without.status_code, wrong.status_code) == (403, 403), page.name
-        assert "not of this browser" in wrong.text
+        assert "must have the token of this browser" in wrong.text
     async with visiting(server) as other:
         # No cookie, and an empty token.
         assert (await other.client.post("/ui/threads/t/delete", data={"token": ""})).status_code == 403
