@@ -69,7 +69,7 @@ def export(
         _export_parquet(target, to, month, content, drop_older_than)
         return
     if endpoint is None:
-        raise ConfigurationError(f"--endpoint or {OTLP_VARIABLE} must be the URL of the OTLP collector")
+        raise ConfigurationError(f"--endpoint or {OTLP_VARIABLE} must be the address of the OTLP collector")
     if follow and target.is_json:
         raise ConfigurationError("--follow prints no JSON: leave out --json")
     with target.open() as dsn:

@@ -70,7 +70,7 @@ def endpoint_of(url: str) -> str:
         is_usable = False
     if not is_usable:
         raise ConfigurationError(
-            f"endpoint must be the URL of an OTLP collector, like http://localhost:4318, not {url!r}"
+            f"endpoint must be the address of an OTLP collector, like http://localhost:4318, not {url!r}"
         )
     path = parts.path.rstrip("/")
     return urlunsplit(parts._replace(path=path if path.endswith(_PATH) else path + _PATH))

@@ -53,12 +53,12 @@ def test_what_was_not_exported_is_exported(run: Run, dsn: str, schema: str, coll
 
 
 def test_what_cannot_be_exported_is_said(run: Run, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "requires --endpoint" in run("export", "otlp", code=1).output
+    assert "--endpoint or PGSTATE_OTLP_ENDPOINT must be" in run("export", "otlp", code=1).output
     assert "requires --to" in run("export", "parquet", code=1).output
     assert "must name a bucket or a folder" in run("export", "parquet", "--to", "memory://x", code=1).output
     assert "otlp" in run("export", "zipkin", "--endpoint", collector.endpoint, code=2).output
     monkeypatch.setenv("PGSTATE_OTLP_ENDPOINT", "localhost:4318")
-    assert "must be the URL of an OTLP collector, like" in run("export", "otlp", code=1).output
+    assert "must be the address of an OTLP collector, like" in run("export", "otlp", code=1).output
     monkeypatch.setenv("PGSTATE_OTLP_ENDPOINT", collector.endpoint)
     assert "prints no JSON" in run("--json", "export", "otlp", "--follow", code=1).output
     assert "exported 0 spans" in run("export", "otlp").output

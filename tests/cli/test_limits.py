@@ -42,7 +42,7 @@ def test_limits_are_set_listed_and_removed(run: Any) -> None:
     (told,) = run("--json", "limits").splitlines()
     assert json.loads(told)["concurrency"] == 1
     assert json.loads(told)["rate"] == {"count": 60, "per": 60.0}
-    assert "requires the name of the queue" in run("limits", "--concurrency", "1", code=1)
+    assert "QUEUE must be given" in run("limits", "--concurrency", "1", code=1)
     assert "--remove" in run("limits", "default", code=1)
 
 

@@ -62,7 +62,7 @@ def test_what_an_index_lacks_is_embedded_by_the_model_of_a_file(
         if not connection.execute("SELECT FROM pg_available_extensions WHERE name = 'vector'").fetchall():
             pytest.skip("the server has no pgvector")
     monkeypatch.chdir(tmp_path)
-    assert "langgraph.json has none" in words(run("memory", "reindex", code=1))
+    assert "langgraph.json has no store.index" in words(run("memory", "reindex", code=1))
     with PGMemoryStore.from_conn_string(dsn, schema=saver.schema) as store:
         for number in range(3):
             store.put(("users",), str(number), {"text": "tea"})

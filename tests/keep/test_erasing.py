@@ -675,7 +675,7 @@ def test_a_key_that_is_made_during_an_erasure_without_keys_stays(
         return await rows(*given)
 
     monkeypatch.setattr(erasing, "_erase_rows", meanwhile)
-    with pytest.raises(ConfigurationError, match="must be erased by a program with encryption="):
+    with pytest.raises(ConfigurationError, match="erase the user from a state with encryption="):
         state.privacy.erase(user_id="evelyn")
     assert ask("SELECT wrapped FROM {}.data_keys") == [(b"x",)]
 
@@ -692,7 +692,7 @@ def test_content_of_others_under_a_key_of_hers_stays_readable(dsn: str, schema: 
     with PGState.open(dsn, schema=schema) as state:
         # It cannot encrypt what others have under her key again.
         for dry_run in (True, False):
-            with pytest.raises(ConfigurationError, match="must be erased by a program with encryption="):
+            with pytest.raises(ConfigurationError, match="erase the user from a state with encryption="):
                 state.privacy.erase(user_id="evelyn", key=KEY, dry_run=dry_run)
         assert whole(ask, schema) == before
         assert state.privacy.erase(user_id="nobody").is_complete

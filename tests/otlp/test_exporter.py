@@ -145,7 +145,7 @@ def test_a_collector_that_fails_delays_spans_and_loses_none(
         assert waiting(connection, schema) > 0
     collector.stop()
     exporter._collector = exporting.Collector(exporter._endpoint, timeout=0.5)
-    with pytest.raises(UnavailableError, match="does not answer"):
+    with pytest.raises(UnavailableError, match="does not respond"):
         exporter.export()
     collector.start()
     exporter.export()
