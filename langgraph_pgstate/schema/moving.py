@@ -85,8 +85,8 @@ def rule_of(tenant: str | None, tenant_from: str | None, namespace_part: int | N
     if tenant_from is None:
         if namespace_part is not None:
             raise ConfigurationError(
-                "namespace_part must be given together with tenant_from: namespace_part finds the tenants of memories "
-                "and files, and tenant_from finds the tenants of threads"
+                "namespace_part requires tenant_from: namespace_part finds the tenants of memories and files, and "
+                "tenant_from finds the tenants of threads"
             )
         return None
     if not isinstance(tenant_from, str):
