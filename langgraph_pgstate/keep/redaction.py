@@ -337,9 +337,11 @@ async def clear_runs(db: Connection, queries: Queries, thread_id: str, run_ids: 
     counts: Counter[str] = Counter()
     key = {"thread_id": thread_id, "run_ids": list(run_ids)}
     counts["run_requests"] += await db.execute(queries.delete_queued, key)
+    await db.execute(queries.end_deleted_runs, key)
     await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
     counts["stream_batches"] += await db.execute(queries.delete_streams, {**key, "keeps_ends": False})
     counts["runs"] += await db.execute(queries.clear_runs, key)
+    await db.execute(queries.set_thread_status, {"thread_id": thread_id})
     counts["spans"] += await db.execute(queries.clear_spans, key)
     counts["tool_executions"] += await db.execute(queries.clear_executions, {**key, "inherited": False})
     found = [row[0] for row in await db.fetch(queries.list_payloads_of_runs, key)]

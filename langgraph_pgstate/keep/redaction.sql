@@ -231,6 +231,11 @@ SELECT r.run_id, ARRAY(
 )
 FROM /*schema*/runs r WHERE r.thread_id = :thread_id AND r.user_id = :user_id::text;
 
+-- name: end_deleted_runs
+-- End runs that were deleted from the queue.
+UPDATE /*schema*/runs SET status = 'cancelled', ended_at = now()
+WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status IN ('pending', 'running');
+
 -- name: clear_runs
 -- Remove the owner and the content of some runs of a thread, with their feedback and webhooks.
 -- leaves: runs.error_message

@@ -1209,3 +1209,14 @@ async def test_a_cancelled_erasure_goes_on_when_it_is_called_again(dsn: str, sch
     assert ask("SELECT count(*) FROM {}.threads") == [(0,)]
     # Of however many calls, all threads were counted once.
     assert sum(receipt["counts"].get("threads", 0) for receipt in receipts) == 6
+
+
+def test_a_run_of_an_erased_user_that_waits_in_a_thread_of_another_ends_as_cancelled(dsn: str, schema: str) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        for name in ("bob", "eve"):
+            owner = {"configurable": {"user_id": name}}
+            run = state.runs.enqueue("agent", {}, thread_id="t", run_after=timedelta(hours=1), config=owner)
+        state.runs.cancel("t", state.runs.queued().items[0].run_id)
+        state.privacy.erase(user_id="eve")
+        thread = state.threads.get("t")
+        assert (run.status(), thread and thread.status) == ("cancelled", "idle")
