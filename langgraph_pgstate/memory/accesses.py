@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 1.0
 _MAX_ROWS: Final = 1000
 _READ_ONLY: Final = "25006"
-# Maximum number of items with waiting counts. While the number is reached, no read is counted.
+# Maximum number of items whose counts wait to be written. At this number, further reads are not counted.
 _MAX_WAITING: Final = 100_000
 
 Reads = list[tuple[tuple[Namespace, str], list[int]]]
@@ -50,7 +50,7 @@ class Accesses:
         """Remove and return the waiting counts, in batches."""
         with self._lock:
             taken, self._waiting = self._waiting, {}
-        # All processes write items in this order, so that they cannot deadlock.
+        # Sort the items. Processes that write items in different orders could deadlock.
         rows = sorted(taken.items())
         return [rows[start : start + _MAX_ROWS] for start in range(0, len(rows), _MAX_ROWS)]
 

@@ -37,7 +37,7 @@ class Gathering(Generic[C, R]):
         self._run, self._names, self._most, self._patience = run, names, most, patience
         self._waiting: list[tuple[C, asyncio.Future[R]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        # Set while new calls wait for calls in progress.
+        # The timer that ends the wait of new calls for calls in progress. `None` while no new call waits.
         self._waited_for: asyncio.TimerHandle | None = None
         self._is_beginning = False
 

@@ -173,7 +173,9 @@ async def stored_indexes(db: Connection, queries: Queries) -> tuple[OpenIndex, .
 async def drop_index(db: Connection, queries: Queries, name: str) -> None:
     """Delete an index with its table. One transaction, which waits for transactions that use the index."""
     if db.tenant is not None:
-        raise TenantError(f"index {name!r} must be dropped by a state without a tenant: it has all tenants' vectors")
+        raise TenantError(
+            f"index {name!r} must be dropped by a state without a tenant, because it has all tenants' vectors"
+        )
     async with db.transaction():
         await db.execute(statements_of(queries.schema).lock_memory_indexes, {})
         found = next((one for one in await stored_indexes(db, queries) if one.index.name == name), None)

@@ -193,7 +193,7 @@ async def put(
             return True
         if expected_version is not None:
             return False
-    raise ConflictError(f"{len(puts)} items could not be stored: other calls kept changing them")
+    raise ConflictError(f"{len(puts)} items could not be stored: other calls kept changing these items")
 
 
 def _statements(
@@ -437,5 +437,5 @@ async def _sweep_page(db: Connection, index: OpenIndex, after: Row) -> tuple[int
             "keys": [row[1] for row in orphaned],
             "fields": [row[2] for row in orphaned],
         }
-        # This statement also sees items that were stored after the previous statement began.
+        # Check again in a new statement, because items may have been stored after the previous statement began.
         return await db.execute(index.query("delete_orphaned_vectors"), named), rows[-1]

@@ -16,7 +16,8 @@ WHERE NOT l.is_ready OR EXISTS (
 ORDER BY l.namespace;
 
 -- name: mark_memories
--- Put some items of a large namespace into the index of words, and return their keys. Locks the items; puts wait.
+-- Put some items of a large namespace into the index of words, and return their keys. Locks the items, so that
+-- puts of these items wait.
 UPDATE /*schema*/memories m SET is_large = true, is_waiting = false
 FROM (
     SELECT o.key FROM /*schema*/memories o

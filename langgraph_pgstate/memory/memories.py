@@ -28,10 +28,10 @@ from langgraph_pgstate.schema.queries import Queries
 ROOT: Final = "memories"
 NOTES: Final = "notes"
 CONTENT: Final = "content"
-# Stands for all kinds in the statements.
+# The statements treat this kind as any kind.
 ANY_KIND: Final = "*"
 _PAGE: Final = 1000
-# Dashes and signs are left out: -5 is not 5, and C++ is not C.
+# Without dashes and signs, because -5 differs from 5, and C++ differs from C.
 _PUNCTUATION: Final = ".,;:!?¡¿\"'()[]{}<>…«»“”„‘’`*_"
 
 
@@ -160,7 +160,8 @@ async def remember(
     """
     put, traits = told.put, told.traits
     if db.keys is not None and not told.is_named:
-        # Contents are encrypted, keys are not. A key made from the content would confirm a guess of the content.
+        # Use a random key. Keys are not encrypted, and a key made from the content would confirm a guess of the
+        # content.
         put = replace(put, key=uuid4().hex)
     where = {"namespace": literal(put.namespace)}
     async with db.transaction():
@@ -183,7 +184,7 @@ async def remember(
                 if similar is not None:
                     key, traits = similar, replace(traits, duplicates=1)
                 elif found:
-                    # The key made from this content belongs to a memory that was edited since.
+                    # The key that was made from this content belongs to a memory that has another content now.
                     key = uuid4().hex
             await items.put(
                 db,

@@ -93,8 +93,8 @@ WITH clock AS MATERIALIZED (
 SELECT w.namespace FROM written w;
 
 -- name: delete_memories
--- Delete items, and return the deleted items. Each is kept as an earlier version, unless the item has expired. If
--- `purges`, delete the versions, too.
+-- Delete items, and return the deleted items. A deleted item is kept as an earlier version, unless the item has
+-- expired. If `purges`, delete the versions, too.
 -- leaves: memories.value
 -- leaves: memory_versions.value
 WITH clock AS MATERIALIZED (

@@ -16,7 +16,7 @@ Namespace = tuple[str, ...]
 
 # No label begins with this noncharacter, so an array with it sorts after all namespaces.
 _LAST: Final = "\U0010ffff"
-# Bytes in an index entry besides the texts of labels: for the array, and for each label.
+# Bytes in an index entry in addition to the texts of labels: for the array, and for each label.
 _ARRAY_BYTES, _LABEL_BYTES = 24, 8
 
 

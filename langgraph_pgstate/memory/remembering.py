@@ -115,7 +115,7 @@ class AsyncMemories:
         )
         origin = self.origin(by)
         if thread_id is not None and thread_id != origin.thread_id:
-            # The current run and checkpoint belong to another thread.
+            # Leave out the current run and checkpoint, which belong to another thread.
             origin = Origin(origin.changed_by, text_of("thread_id", thread_id))
         if run_id is not None:
             origin = origin._replace(run_id=text_of("run_id", run_id))

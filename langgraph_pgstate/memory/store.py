@@ -526,7 +526,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             TenantError: If the store has a tenant.
         """
         if any(one.name == name for one in self.settings.indexes):
-            raise ConfigurationError(f"index {name!r} must not be among the options of this store: leave it out first")
+            raise ConfigurationError(f"index {name!r} must not be among the options of this store")
         await self.runner.run(drop_index, self.queries, name)
 
     async def move_large_namespaces(self) -> int:

@@ -22,7 +22,7 @@ _MAX_WORDS_BYTES: Final = 200_000
 _dumps: Final = partial(json.dumps, allow_nan=False, ensure_ascii=False)
 # Maximum number of items of a list or mapping that one call of the encoder gets.
 _PART: Final = 500
-# One call encodes a list or mapping that is nested more deeply.
+# Lists and mappings that are nested more deeply are encoded in one call.
 _MAX_PARTED: Final = 100
 
 
@@ -87,5 +87,5 @@ def json_value(value: Any) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise SerializationError("value", value, error) from None
     if "\\u0000" in text and has_nul(value):
-        raise SerializationError("value", value, ConfigurationError("it must not hold NUL"))
+        raise SerializationError("value", value, ConfigurationError("the value must not contain NUL"))
     return text

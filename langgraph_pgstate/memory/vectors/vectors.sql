@@ -56,8 +56,9 @@ ON CONFLICT (namespace, key, field) DO UPDATE SET
 DROP TABLE IF EXISTS /*schema*/memory_vectors_0;
 
 -- name: lock_orphaned_vectors
--- Return the next embeddings, in the order of their keys, and whether each is orphaned: no item has its version. Locks
--- the orphaned embeddings. Embeddings that another transaction has locked do not count as orphaned.
+-- Return the next embeddings, in the order of their keys, and whether an embedding is orphaned. No item has the version
+-- of an orphaned embedding. Lock the orphaned embeddings. Embeddings that another transaction has locked do not count
+-- as orphaned.
 WITH page AS MATERIALIZED (
     SELECT v.namespace, v.key, v.field, v.version FROM /*schema*/memory_vectors_0 v
     WHERE (v.namespace, v.key, v.field) OPERATOR(pg_catalog.>) (:namespace::text[], :key::text, :field::text)
@@ -104,7 +105,7 @@ ORDER BY distance, m.key LIMIT 5;
 
 -- name: find_similar_large
 -- Return the memories of a large namespace and of a kind whose contents are nearest to an embedding, with their
--- distances. The approximate index and the items that wait to be put there are searched.
+-- distances. Search the approximate index, and items that wait to be put into this index.
 -- leaves: memories.digest
 -- opens: memories.value from value
 (
@@ -263,7 +264,7 @@ WITH terms AS MATERIALIZED (
             WHERE v.namespace OPERATOR(pg_catalog.=) m.namespace AND v.key = m.key AND v.version = m.version
         ) AS distance,
         ARRAY(SELECT t.number FROM rare t WHERE m.words @@ t.term) AS found
-    -- `LATERAL` makes the planner look up each item by its key, however many items it expects.
+    -- `LATERAL` makes the planner look up each item by its key, even if the planner expects many items.
     FROM chosen c CROSS JOIN LATERAL (
         SELECT i.* FROM /*schema*/memories i
         WHERE i.namespace OPERATOR(pg_catalog.=) c.namespace AND i.key = c.key LIMIT 1
@@ -315,13 +316,13 @@ UPDATE /*schema*/memory_vectors_0 o SET is_large = true
 WHERE o.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND o.key = ANY(:keys::text[]) AND NOT o.is_large;
 
 -- name: lock_memories
--- Wait for the end of all transactions that store memories. Other transactions cannot store memories until this one
--- ends.
+-- Wait for the end of all transactions that store memories. Other transactions cannot store memories until this
+-- transaction ends.
 LOCK TABLE /*schema*/memories IN SHARE MODE;
 
 -- name: list_unembedded
--- Return the next items that an index lacks, in the order of their keys. Unless `all`, search only items that are
--- marked.
+-- Return the next items that an index lacks, in the order of their keys. If `all` is false, search only marked
+-- items.
 -- opens: memories.value from value
 SELECT m.namespace, m.key, m.version, m.value, m.index_fields
 FROM /*schema*/memories m
@@ -353,7 +354,7 @@ ON CONFLICT (namespace, key, field) DO UPDATE SET
     version = excluded.version, is_large = excluded.is_large, embedding = excluded.embedding;
 
 -- name: delete_old_vectors
--- Delete the embeddings of items, except those of the given versions.
+-- Delete the embeddings of items, except embeddings of the given versions.
 DELETE FROM /*schema*/memory_vectors_0 o
 USING unnest(:namespaces::text[], :keys::text[], :versions::integer[]) AS g (namespace, key, version)
 WHERE o.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND o.key = g.key AND o.version <> g.version;
