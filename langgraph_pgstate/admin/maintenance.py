@@ -73,9 +73,10 @@ async def maintain(
 
 
 async def maintain_rows(runner: Runner, queries: Queries) -> MaintenanceReport:
-    """End the runs of dead processes and remove expired rows, for one tenant or for all tenants."""
+    """End the runs of dead processes, correct statuses, and remove expired rows, for one tenant or for all tenants."""
     run = runner.run
     settled = await _settle_dead_runs(runner, queries)
+    await run(dead_runs.correct_statuses, queries)
     swept = await run(guards.sweep, queries)
     orphaned = await run(prune.sweep_orphans, queries)
     await run(exports.forget, queries)

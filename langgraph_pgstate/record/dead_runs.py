@@ -1,4 +1,4 @@
-"""Finds the runs of dead processes, and ends them."""
+"""Finds the runs of dead processes, ends them, and corrects the statuses of threads that such processes left."""
 
 from __future__ import annotations
 
@@ -58,3 +58,28 @@ async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Se
             await db.execute(queries.refresh_thread_statuses, {"thread_ids": [thread_id]})
             await chain(db, queries, [(thread_id, event_id) for _, event_id in rows if event_id is not None])
     return settled
+
+
+async def correct_statuses(db: Connection, queries: Queries) -> int:
+    """Set the status of threads that are `busy` without a run, and return the number of found threads. Safe to repeat.
+
+    Two transactions that end two runs of a thread at the same time do not see each other's end. If their processes die
+    before they refresh the status after the commits, the thread is left `busy`.
+    """
+    found, after = 0, ""
+    while True:
+        page = await db.fetch(queries.find_wrongly_busy, {"cursor_thread": after, "page_size": _PAGE})
+        for (thread_id,) in page:
+            threads = {"thread_ids": [thread_id]}
+            # The lock waits for transactions that enqueue a run. Only later statements see that run.
+            await db.execute_together(
+                [
+                    (queries.lock_threads_for_no_key_update, threads),
+                    (queries.refresh_thread_statuses, threads),
+                    (queries.infer_thread_status, {"thread_id": thread_id}),
+                ]
+            )
+        found += len(page)
+        if len(page) < _PAGE:
+            return found
+        after = page[-1][0]

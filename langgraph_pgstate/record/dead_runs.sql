@@ -11,6 +11,16 @@ FROM /*schema*/runs
 WHERE status = 'running' AND (thread_id, run_id) > (:cursor_thread_id::text, :cursor_run_id::text)
 ORDER BY thread_id, run_id LIMIT :page_size;
 
+-- name: find_wrongly_busy
+-- Return a page of the threads that are `busy` although no run is running or in the queue, after a cursor.
+SELECT t.thread_id FROM /*schema*/threads t
+WHERE t.status = 'busy' AND t.thread_id > :cursor_thread::text
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/runs r WHERE r.thread_id = t.thread_id AND r.status IN ('running', 'pending')
+    )
+    AND NOT EXISTS (SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = t.thread_id)
+ORDER BY t.thread_id LIMIT :page_size;
+
 -- name: settle_runs
 -- End the given runs of a thread whose process has died, with their spans, and return the ended runs. Enqueued runs are
 -- left out, because another worker resumes them.

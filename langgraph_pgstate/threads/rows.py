@@ -113,6 +113,9 @@ async def delete_for_runs(
             if await delete_runs_of(db, queries, one, run_ids):
                 # Another run of the thread may have waited for a deleted run.
                 await db.execute(queries.promote_next, {"thread_ids": [one]})
+            # The status may be that of a deleted run.
+            await db.execute(queries.refresh_thread_statuses, {"thread_ids": [one]})
+            await db.execute(queries.infer_thread_status, {"thread_id": one})
     return threads
 
 

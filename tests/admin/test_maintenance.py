@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -105,3 +106,47 @@ def test_setup_in_a_callers_transaction_leaves_her_lock_timeout(dsn: str, schema
         database = Database(connection, schema=schema)
         assert len(database.run(make_months, queries(schema), lock_timeout="200ms")) == 3
         assert connection.execute("SHOW lock_timeout").fetchone() == ("7s",)
+
+
+async def refresh(db: Any, named: Any) -> None:
+    await db.execute(named.refresh_thread_statuses, {"thread_ids": ["t"]})
+
+
+def test_ends_that_two_processes_store_at_once_leave_no_busy_thread_behind(
+    dsn: str, schema: str, connection: Connection
+) -> None:
+    """Neither transaction sees the other's end, and both processes die before they refresh the status again."""
+    with PGState.open(dsn, schema=schema) as state:
+        state.record(loop_graph(1).compile(checkpointer=state.saver)).invoke(start(), config())
+        state.flush()
+        run = f"INSERT INTO {schema}.runs (thread_id, run_id, attempt, status, started_at, alive_until)"
+        for name in ("a", "b"):
+            connection.execute(f"{run} VALUES ('t', '{name}', 1, 'running', now(), now() + '1 hour')".encode())
+        Queue(connection, schema).do(refresh)
+        assert rows(connection, schema, "threads")[0]["status"] == "busy"
+        with psycopg.connect(dsn) as one, psycopg.connect(dsn) as other:
+            for mine, name in ((one, "a"), (other, "b")):
+                end = "UPDATE {}.runs SET status = 'success', ended_at = now(), alive_until = NULL WHERE run_id = %s"
+                mine.execute(end.replace("{}", schema).encode(), [name])
+                Queue(mine, schema).do(refresh)
+        assert rows(connection, schema, "threads")[0]["status"] == "busy"
+        state.maintain()
+        assert rows(connection, schema, "threads")[0]["status"] == "idle"
+
+
+def test_maintenance_leaves_threads_busy_whose_runs_go_on(connection: Connection, dsn: str, schema: str) -> None:
+    queue = Queue(connection, schema)
+    queue.add("pending")
+    with PGState.open(dsn, schema=schema) as state:
+        for thread_id in ("running", "left"):
+            state.record(loop_graph(1).compile(checkpointer=state.saver)).invoke(start(), config(thread_id))
+        state.threads.create("bare")
+        state.flush()
+        queue.execute("UPDATE {}.threads SET status = 'busy'")
+        queue.execute(
+            "UPDATE {}.runs SET status = 'running', ended_at = NULL, alive_until = now() + interval '1 hour'"
+            " WHERE thread_id = 'running'"
+        )
+        state.maintain()
+    found = {row["thread_id"]: row["status"] for row in rows(connection, schema, "threads")}
+    assert found == {"bare": "idle", "left": "idle", "pending": "busy", "running": "busy"}

@@ -749,6 +749,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "admin.maintenance.note": lambda bench: (1.5, MaintenanceReport()),
     "record.dead_runs.find_running": lambda bench: (["t"],),
     "record.dead_runs.list_running": lambda bench: (),
+    "record.dead_runs.correct_statuses": lambda bench: (),
     "record.dead_runs.settle_runs": lambda bench: ("t", [("t", "run", None, True)]),
     "interrupts.pending.list_interrupted": lambda bench: (bench.codec, request_interrupted()),
     "interrupts.pending.get_interrupted": lambda bench: (bench.codec, bench.asked()),

@@ -11,12 +11,13 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from psycopg.conninfo import make_conninfo
-from support import holding, loop_graph, wait_until
+from support import config_of, holding, loop_graph, put_arguments, wait_until
 from support.recorder import config, model, recording, rows
 
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.options import RecorderSettings
+from langgraph_pgstate.record.recorder import write_queue
 from langgraph_pgstate.record.recorder.records import enqueued_run
 from langgraph_pgstate.threads.rows import delete_runs_of
 from tests.record.recorder.test_writer import NEVER, Connection, start
@@ -40,6 +41,48 @@ def test_what_is_late_reopens_nothing(dsn: str, schema: str, connection: Connect
         assert not queue.is_busy
     found = rows(connection, schema, "spans") + rows(connection, schema, "runs")
     assert [row["status"] for row in found] == ["success", "cancelled", "success"]
+
+
+def test_a_run_whose_last_spans_died_with_its_process_leaves_no_busy_thread(
+    dsn: str, schema: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_queue, "_BATCH_RECORDS", 3)
+    with recording(dsn, schema, RecorderSettings(interval=NEVER)) as (saver, recorder):
+        tracker, queue = recorder._tracker, recorder._queue
+        saver.put(*put_arguments(config_of("t"), 1))
+        root = uuid.uuid4()
+        tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
+        tracker.begin("chain", "node", uuid.uuid4(), root, [], {}, {})
+        recorder.flush()
+        assert rows(connection, schema, "threads")[0]["status"] == "busy"
+        for _ in range(5):
+            tracker.begin("chain", "node", uuid.uuid4(), root, [], {}, {})
+        tracker.end(root, {})
+        part = queue.collect()
+        assert part is not None
+        assert not part.is_complete
+        saver._database.run(journal.write, saver._queries, [], part.journal_entry)
+        assert rows(connection, schema, "runs")[0]["status"] == "success"
+        assert rows(connection, schema, "threads")[0]["status"] == "idle"
+
+
+def test_a_thread_whose_run_is_deleted_has_the_status_of_what_is_left(
+    dsn: str, schema: str, connection: Connection
+) -> None:
+    with recording(dsn, schema, RecorderSettings(interval=NEVER)) as (saver, recorder):
+        for thread_id, before in (("alone", 0), ("second", 1)):
+            graph = recorder.record(loop_graph(1).compile(checkpointer=saver))
+            for _ in range(before):
+                graph.invoke(start(), config(thread_id))
+            saver.put(*put_arguments(config_of(thread_id), 1))
+            begun = uuid.uuid4()
+            metadata = {"thread_id": thread_id, "run_id": f"died on {thread_id}"}
+            recorder._tracker.begin("chain", "graph", begun, None, [], metadata, {})
+            recorder._tracker.begin("chain", "node", uuid.uuid4(), begun, [], {}, {})
+        recorder.flush()
+        assert {row["status"] for row in rows(connection, schema, "threads")} == {"busy"}
+        saver.delete_for_runs(["died on alone", "died on second"])
+        assert {row["status"] for row in rows(connection, schema, "threads")} == {"idle"}
 
 
 class Recorded:

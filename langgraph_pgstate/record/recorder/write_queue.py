@@ -283,9 +283,8 @@ class WriteQueue:
         if runs:
             journal_entry.runs += run_rows
             journal_entry.begun += [run.key for run, _ in runs if run.is_unsettled]
-            journal_entry.ended += [
-                (*run.key, run.started_at) for run, at in runs if run.ended_at is not None and at >= 0
-            ]
+            # Also of unfinished runs, because the process may die before it writes their last spans.
+            journal_entry.ended += [(*run.key, run.started_at) for run, _ in runs if run.ended_at is not None]
         journal_entry.events += event_rows
         return Pending(journal_entry, runs, spans, events, is_complete)
 
