@@ -86,7 +86,7 @@ def test_the_constraints_are_within_the_bounds_that_are_declared() -> None:
 def test_the_tested_versions_of_langgraph_are_the_bound_and_the_constraint() -> None:
     [declared] = [line for line in PYPROJECT["dependencies"] if line.startswith("langgraph>=")]
     assert (declared.partition(">=")[2], *versions_of("langgraph")) == TESTED_VERSIONS
-    assert "Tested with LangGraph {} to {};".format(*TESTED_VERSIONS) in (ROOT / "docs" / "migrating.md").read_text()
+    assert "tested with LangGraph {} to {}.".format(*TESTED_VERSIONS) in (ROOT / "docs" / "migrating.md").read_text()
 
 
 def test_an_extra_with_a_command_brings_the_command() -> None:
