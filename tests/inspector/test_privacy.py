@@ -40,7 +40,7 @@ async def test_it_is_shown_what_would_go_before_it_goes(dsn: str, schema: str) -
         assert (receipt["kind"], receipt["ended_at"]) == ("user", None)
         assert "evelyn" not in str(receipt)
         assert "held by counsel" in await visitor.page("/privacy", thread="held")
-        assert "requires thread_id" in await visitor.page("/privacy", message="m")
+        assert "must be given with the thread_id" in await visitor.page("/privacy", message="m")
         assert (await visitor.act("/privacy/erase", thread="none", rows="1")).status_code == 404
 
 
@@ -84,7 +84,7 @@ async def test_a_receipt_is_signed_shown_compared_and_downloaded(dsn: str, schem
         assert "The receipt is as it was signed." in await visitor.page(path)
         assert "as it was signed, and about this user" in await visitor.page(path, user="evelyn")
         assert "about another subject" in await visitor.page(path, user="adam")
-        assert "requires thread_id" in await visitor.page(path, message="m")
+        assert "must be given with the thread_id" in await visitor.page(path, message="m")
         response = await visitor.client.get(f"/ui{path}/download")
         assert response.headers["content-disposition"].startswith("attachment")
         assert "evelyn" not in response.text

@@ -184,7 +184,7 @@ async def test_runs_are_cancelled_together(client: LangGraphClient) -> None:
     assert statuses == ["interrupted", "pending", "interrupted", "interrupted"]
     await client.runs.cancel_many(status="all")
     assert (await client.runs.get("a", made[1]["run_id"]))["status"] == "interrupted"
-    with pytest.raises(APIStatusError, match="either run_ids"):
+    with pytest.raises(APIStatusError, match="but not both"):
         await client.runs.cancel_many(thread_id="a")
     for none in ({"status": "all"}, {"thread_id": "a", "run_ids": []}):
         with pytest.raises(NotFoundError, match="no run to cancel"):

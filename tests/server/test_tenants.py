@@ -278,7 +278,7 @@ async def test_the_server_refuses_what_tenants_would_share(walled: Walled) -> No
     async with AsyncPGState.open(walled.app, schema=walled.schema) as state:
         for options, reason in (
             ({"worker": False}, "auth must be given"),
-            ({"worker": False, "auth": people(), "store": InMemoryStore()}, "store must be left out"),
+            ({"worker": False, "auth": people(), "store": InMemoryStore()}, "store must not be given"),
         ):
             app = create_app(state, {"chat": chat()}, **options)  # type: ignore[arg-type]
             with pytest.raises(TenantError, match=reason):
