@@ -295,6 +295,7 @@ class LoopToolLedger(AsyncToolLedger):
         self._policies = {}
         self._functions = {}
         self._compensators = {}
+        self._places = {}
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that needs connections, from the ledger of the running loop."""
