@@ -1,6 +1,6 @@
-"""Slow computations, run in threads so that the event loop goes on.
+"""Blocking functions and slow computations, run in threads so that the event loop goes on.
 
-A process has two such threads. With more threads, the loop would wait longer for the GIL.
+A process has two threads for computations. With more threads, the loop would wait longer for the GIL.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ import asyncio
 import contextvars
 import os
 import sys
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
+
+from langgraph_pgstate.errors import UnavailableError
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -38,18 +41,87 @@ _executors: dict[int, ThreadPoolExecutor] = {}
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
+def start_thread(function: Callable[[], object], name: str) -> threading.Thread:
+    """Start a daemon thread. At exit, the interpreter does not wait for it, as it would for an executor's thread.
+
+    Raises:
+        UnavailableError: If no thread can be started: the process has too many, or the interpreter is about to exit.
+    """
+    thread = threading.Thread(target=function, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise UnavailableError(f"no thread can be started: {error}") from error
+    return thread
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a function in a thread, as `asyncio.to_thread` does, and return its result.
+
+    Raises:
+        UnavailableError: If no thread can be started. The function is then not called, also not later.
+    """
+    try:
+        running = _begin(None, function, *args, **kwargs)
+    except RuntimeError as error:
+        raise UnavailableError(f"no thread can be started: {error}") from error
+    return await running
+
+
+async def in_thread_or_here(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a function in a thread, or in the calling thread if no thread can be started, and return its result."""
+    try:
+        running = _begin(None, function, *args, **kwargs)
+    except RuntimeError:
+        return function(*args, **kwargs)
+    return await running
+
+
+def _begin(executor: Executor | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+    """Give a function to an executor. If the executor cannot start a thread, raise `RuntimeError`.
+
+    The executor queues a function before it starts a thread, so that another thread may take the function although
+    `submit` raises. The function is then not called, or its result is returned.
+    """
+    work, context = Future[T](), contextvars.copy_context()
+
+    def run() -> T:
+        if not work.set_running_or_notify_cancel():
+            raise asyncio.CancelledError
+        try:
+            result = context.run(function, *args, **kwargs)
+        except BaseException as error:
+            work.set_exception(error)
+            raise
+        work.set_result(result)
+        return result
+
+    try:
+        return asyncio.get_running_loop().run_in_executor(executor, run)
+    except RuntimeError:
+        if work.cancel():
+            raise
+        return asyncio.wrap_future(work)
+
+
 async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function in a thread, in the caller's context, and return its result.
+
+    If no thread can be started, the function runs in the calling thread.
 
     An event loop submits no more functions than there are threads. It submits the next function when it has taken a
     result, so that results do not fill the memory. If the caller is cancelled, the function still runs to its end.
     """
-    pid, context = os.getpid(), contextvars.copy_context()
+    pid = os.getpid()
     executor = _executors.get(pid) or _executors.setdefault(pid, ThreadPoolExecutor(_THREADS, "pgstate-heavy"))
     loop = asyncio.get_running_loop()
     turns = _turns.get(loop) or _turns.setdefault(loop, asyncio.Semaphore(_THREADS))
     async with turns:
-        return await loop.run_in_executor(executor, lambda: context.run(function, *args, **kwargs))
+        try:
+            running = _begin(executor, function, *args, **kwargs)
+        except RuntimeError:
+            return function(*args, **kwargs)
+        return await running
 
 
 async def compute(weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

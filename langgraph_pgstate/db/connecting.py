@@ -89,6 +89,15 @@ class Connector:
             self._first.pop().close()
 
 
+async def connect_async(conninfo: str, **options: Any) -> AsyncPsycopgConnection:
+    """Connect as `psycopg.AsyncConnection.connect` does. Raise `OperationalError` also if no thread can be started."""
+    try:
+        return await psycopg.AsyncConnection.connect(conninfo, **options)
+    except RuntimeError as error:
+        # The event loop looks up the host's address in a thread.
+        raise psycopg.OperationalError(f"the host's address cannot be looked up: {error}") from error
+
+
 class AsyncConnector:
     """Async twin of `Connector`."""
 
@@ -104,7 +113,7 @@ class AsyncConnector:
         with suppress(IndexError):
             return self._first.pop()
         try:
-            made = await psycopg.AsyncConnection.connect(conninfo, **options)
+            made = await connect_async(conninfo, **options)
         except Exception as error:
             self.error = error
             raise
@@ -242,9 +251,13 @@ class _BlockingPool(ConnectionPool[Any]):
         try:
             try:
                 thread.start()
-            except RuntimeError:  # The interpreter is ending, and starts no more threads.
+            except RuntimeError:
+                # No thread can be started: the process has too many, or the interpreter is about to exit.
                 self._starts_threads = False
-                return super().getconn(timeout)
+                try:
+                    return super().getconn(timeout)
+                finally:
+                    self._starts_threads = True
             error, connection = wait.results.get()
         except BaseException:
             wait.abandon()
@@ -331,7 +344,7 @@ async def open_pool_async(dsn: str, settings: PoolSettings, options: dict[str, A
     deadline = time.monotonic() + settings.timeout
     while True:
         try:
-            first = await psycopg.AsyncConnection.connect(dsn, **options)
+            first = await connect_async(dsn, **options)
             break
         except psycopg.Error as error:
             _raise_if_final(error, settings, deadline)

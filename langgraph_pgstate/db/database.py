@@ -29,6 +29,7 @@ from langgraph_pgstate.db.connecting import (
     DEFAULT_PREPARE_THRESHOLD,
     AsyncConnector,
     Connector,
+    connect_async,
     connection_options,
     connector_of,
     dsn_of,
@@ -672,7 +673,7 @@ class AsyncDatabase(_Connected):
             options = connection_options(dsn, prepare_threshold, (settings or PoolSettings()).timeout)
             if settings is not None:
                 return cls(await open_pool_async(dsn, settings, options), schema=schema, retry=retry)
-            database = cls(lambda: psycopg.AsyncConnection.connect(dsn, **options), schema=schema, retry=retry)
+            database = cls(lambda: connect_async(dsn, **options), schema=schema, retry=retry)
             try:
                 await database.run(_ping)
             except UnavailableError as error:
@@ -760,7 +761,7 @@ class AsyncDatabase(_Connected):
             held: HeldKeys | None = None
             while True:
                 try:
-                    async with await psycopg.AsyncConnection.connect(dsn, **options) as connection:
+                    async with await connect_async(dsn, **options) as connection:
                         db = AsyncConnection(connection)
                         db.tenant, db.keys = self.tenant, held or self.keys
                         return await self._walled(operation)(db, *args, **kwargs)
@@ -820,7 +821,7 @@ class AsyncDatabase(_Connected):
             return await self._run(None, None, operation)
         options = connection_options(self.dsn, None, _OUTSIDE_SECONDS)
         try:
-            async with await psycopg.AsyncConnection.connect(self.dsn, **options) as own:
+            async with await connect_async(self.dsn, **options) as own:
                 db = AsyncConnection(own)
                 db.tenant = self.tenant
                 return await operation(db)

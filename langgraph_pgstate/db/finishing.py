@@ -16,6 +16,8 @@ from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from types import coroutine
 from typing import Any, TypeVar
 
+from langgraph_pgstate.heavy import in_thread, in_thread_or_here
+
 T = TypeVar("T")
 
 # The event loop holds only weak references to tasks.
@@ -85,13 +87,16 @@ def raise_if_cancelled() -> None:
 
 @asynccontextmanager
 async def entered_in_thread(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
-    """Enter and leave a blocking context manager in other threads. A cancelled caller waits until it has been left."""
+    """Enter and leave a blocking context manager in other threads. A cancelled caller waits until it has been left.
+
+    If no thread can be started, it is left in the calling thread.
+    """
 
     def leave() -> Coroutine[Any, Any, object]:
-        return asyncio.to_thread(manager.__exit__, None, None, None)
+        return in_thread_or_here(manager.__exit__, None, None, None)
 
     try:
-        entered = await complete(asyncio.to_thread(manager.__enter__))
+        entered = await complete(in_thread(manager.__enter__))
     except asyncio.CancelledError:
         await complete(leave())
         raise

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from langgraph_pgstate.db.connecting import connection_options
+from langgraph_pgstate.heavy import start_thread
 
 _PAUSE_SECONDS: Final = 1.0
 _CONNECT_SECONDS: Final = 10.0
@@ -20,14 +21,16 @@ class Listener:
 
     The function gets the notification's payload, and must not block. The thread connects again after an outage. No
     notification arrives through a pooler that shares connections between transactions.
+
+    Raises:
+        UnavailableError: If no thread can be started.
     """
 
     def __init__(self, dsn: str, channel: str, call: Callable[[str], None]) -> None:
         self._dsn, self._channel, self._call = dsn, channel, call
         self._options = connection_options(dsn, None, _CONNECT_SECONDS)
         self._is_closed = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="pgstate-listener", daemon=True)
-        self._thread.start()
+        start_thread(self._listen, "pgstate-listener")
 
     def close(self) -> None:
         """Stop the thread. Does not wait for it."""

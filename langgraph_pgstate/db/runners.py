@@ -17,6 +17,7 @@ from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection, Read
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import BlockingCallError
+from langgraph_pgstate.heavy import in_thread
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -268,7 +269,7 @@ class AsyncRunner:
 
         A cancelled caller waits until the function has ended, and can then undo the work of the function.
         """
-        working = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+        working = asyncio.ensure_future(in_thread(function, *args, **kwargs))
         try:
             return await asyncio.shield(working)
         except asyncio.CancelledError:

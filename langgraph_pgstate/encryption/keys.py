@@ -38,7 +38,9 @@ from langgraph_pgstate.errors import (
     MissingKeysError,
     NotEncryptedError,
     PGStateError,
+    UnavailableError,
 )
+from langgraph_pgstate.heavy import in_thread, start_thread
 
 T = TypeVar("T")
 
@@ -320,6 +322,7 @@ class KeyRing:
         Raises:
             KeyUnavailableError: If the master key has not responded in time.
             EncryptionError: If a key cannot be loaded.
+            UnavailableError: If no thread can be started.
         """
         names = frozenset(wanted)
         with self._lock:
@@ -337,8 +340,12 @@ class KeyRing:
                 done.set_result(None)
 
         if loading is None:
-            # Use a daemon thread. At its exit, Python would wait for a thread of an executor.
-            threading.Thread(target=run, name="pgstate-keys", daemon=True).start()
+            try:
+                start_thread(run, "pgstate-keys")
+            except UnavailableError as error:
+                del self._beside[names]
+                done.set_exception(error)
+                raise
         try:
             done.result(max(0.0, until - time.monotonic()))
         except TimeoutError as error:
@@ -604,7 +611,7 @@ async def call_blocking(function: Callable[[], Any]) -> Any:
 
 async def call_async(function: Callable[[], Any]) -> Any:
     """Call a function in a thread and return its result. If the result is a coroutine, await it on the event loop."""
-    found = await asyncio.to_thread(function)
+    found = await in_thread(function)
     return await found if inspect.isawaitable(found) else found
 
 

@@ -23,6 +23,7 @@ from langgraph_pgstate.files.operations import Head
 from langgraph_pgstate.files.paths import namespace_of, path_of
 from langgraph_pgstate.files.searching import Pattern
 from langgraph_pgstate.files.types import File, FileEntry, Namespace
+from langgraph_pgstate.heavy import in_thread
 from langgraph_pgstate.langgraph_compat import is_read_by_lines
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a call on the event loop, or in a thread if the state is a `PGState`."""
         if self._is_blocking:
-            return await asyncio.to_thread(run_blocking, coroutine)
+            return await in_thread(run_blocking, coroutine)
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return await coroutine

@@ -19,7 +19,8 @@ from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.finishing import complete, pause
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
-from langgraph_pgstate.errors import LeaseLostError, PGStateError
+from langgraph_pgstate.errors import LeaseLostError, PGStateError, UnavailableError
+from langgraph_pgstate.heavy import in_thread_or_here, start_thread
 from langgraph_pgstate.langgraph_compat import unwind_when_cancelled
 from langgraph_pgstate.leases.checking import LeaseCheck, raise_lost
 from langgraph_pgstate.leases.registry import HeldLease, Run
@@ -104,6 +105,8 @@ class LeaseManager(LeaseTaker):
         is_own = held is None and run is None
         if held is None:
             held = self._take(thread_id, run, False, self._deadline(None, None))
+        elif self._thread is None:
+            self._start()
         try:
             yield held
         except LeaseLostError:
@@ -181,9 +184,9 @@ class LeaseManager(LeaseTaker):
         if error is None or not self._leave_to_threads(held):
             held.end()
             try:
-                await asyncio.to_thread(self._end, held)
+                await in_thread_or_here(self._end, held)
             finally:
-                # If the caller is cancelled before `to_thread` begins, the renewing thread releases the lease.
+                # If the caller is cancelled before the thread begins, the renewing thread releases the lease.
                 self._wake.put(True)
         raise_lost(check, error)
 
@@ -202,8 +205,11 @@ class LeaseManager(LeaseTaker):
     def _start(self) -> None:
         with self._book:
             if self._has_work and (self._thread is None or not self._thread.is_alive()):
-                self._thread = threading.Thread(target=self._work, name="pgstate-leases", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread = start_thread(self._work, "pgstate-leases")
+                except UnavailableError as error:
+                    # The next acquisition or write tries again. Until then, a lease lasts for its time to live.
+                    _log.warning("leases are not renewed now: %s", error)
 
     def _note_end(self, _: Any) -> None:
         # Without leases, no thread takes items from the queue, which would grow.
@@ -211,7 +217,9 @@ class LeaseManager(LeaseTaker):
             self._wake.put(True)
 
     def _work(self) -> None:
-        me = threading.current_thread()
+        # `_start` holds the lock until it has stored this thread.
+        with self._book:
+            me = threading.current_thread()
         while self._thread is me:
             with suppress(queue.Empty):
                 self._wake.get(timeout=self._pause)

@@ -32,24 +32,28 @@ class Accesses:
     def __init__(self, schedule: Callable[[], None]) -> None:
         self._schedule, self._lock = schedule, threading.Lock()
         self._waiting: dict[tuple[Namespace, str], list[int]] = {}
-        self._is_closed = False
+        self._is_scheduled = self._is_closed = False
 
     def add(self, namespace: Namespace, key: str, refreshes: bool, count: int = 1) -> None:
         """Count reads of an item. If `refreshes`, the reads also extend the item's time to live."""
         with self._lock:
-            is_first = not self._waiting
             if self._is_closed or len(self._waiting) >= _MAX_WAITING:
                 return
             counted = self._waiting.setdefault((namespace, key), [0, 0])
             counted[0] += count
             counted[1] |= refreshes
-        if is_first:
-            self._schedule()
+            is_scheduled, self._is_scheduled = self._is_scheduled, True
+        if not is_scheduled:
+            try:
+                self._schedule()
+            except RuntimeError:
+                # No thread can be started. The next read tries again.
+                self._is_scheduled = False
 
     def take(self) -> list[Reads]:
         """Remove and return the waiting counts, in batches."""
         with self._lock:
-            taken, self._waiting = self._waiting, {}
+            taken, self._waiting, self._is_scheduled = self._waiting, {}, False
         # Sort the items. Processes that write items in different orders could deadlock.
         rows = sorted(taken.items())
         return [rows[start : start + _MAX_ROWS] for start in range(0, len(rows), _MAX_ROWS)]

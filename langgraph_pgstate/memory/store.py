@@ -41,6 +41,7 @@ from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner, bl
 from langgraph_pgstate.encryption import Encryption
 from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.heavy import in_thread
 from langgraph_pgstate.memory import accesses, items, large, reindexing
 from langgraph_pgstate.memory.accesses import FLUSH_SECONDS, Accesses
 from langgraph_pgstate.memory.embedding import (
@@ -679,11 +680,11 @@ class PGMemoryStore(Memories, _Store):
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Run `batch` in a thread."""
-        return await asyncio.to_thread(self.batch, ops)
+        return await in_thread(self.batch, ops)
 
     async def asearch(self, namespace_prefix: tuple[str, ...], /, **options: Any) -> list[FoundItem]:  # type: ignore[override]
         """Run `search` in a thread."""
-        found: Any = await asyncio.to_thread(self.search, namespace_prefix, **options)
+        found: Any = await in_thread(self.search, namespace_prefix, **options)
         return [*found]
 
     def flush(self) -> None:

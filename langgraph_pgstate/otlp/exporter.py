@@ -27,6 +27,7 @@ from langgraph_pgstate.db.tenants import tenant_of
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.encryption.options import Encryption
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, UnavailableError
+from langgraph_pgstate.heavy import start_thread
 from langgraph_pgstate.options import DEFAULT_SCHEMA, PoolSettings, check_schema_name
 from langgraph_pgstate.otlp import exports
 from langgraph_pgstate.otlp.spans import convert, is_exported, resource_of_process
@@ -219,8 +220,7 @@ class SpanExporter:
 
     def start(self) -> None:
         """Start the thread. Does not wait for the database or the collector."""
-        self._thread = threading.Thread(target=self._follow, name="pgstate-otlp", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._follow, "pgstate-otlp")
 
     def close(self) -> None:
         """Export waiting spans, for some seconds at most, and stop. The next exporter exports the rest."""

@@ -17,7 +17,7 @@ from typing import Final
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.db.tenants import wake_key
-from langgraph_pgstate.errors import ConfigurationError, PGStateError
+from langgraph_pgstate.errors import ConfigurationError, PGStateError, UnavailableError
 from langgraph_pgstate.runs import enqueue
 from langgraph_pgstate.schema.queries import Queries
 
@@ -56,7 +56,11 @@ class Notifier:
         if wait > 0:
             timer = threading.Timer(wait, self._send)
             timer.daemon = True
-            timer.start()
+            try:
+                timer.start()
+            except RuntimeError:
+                # No thread can be started.
+                self._send()
         else:
             self._send()
 
@@ -113,8 +117,8 @@ class AsyncNotifier:
 class EndListener:
     """A listener that wakes waiting callers and readers when workers report that runs have ended. Thread-safe.
 
-    The first `calling` opens a connection that listens until `close`. If the connection cannot listen, no function is
-    called.
+    The first `calling` opens a connection that listens until `close`. If the connection cannot listen, or no thread can
+    be started, no function is called.
     """
 
     def __init__(self, database: Database | AsyncDatabase) -> None:
@@ -133,7 +137,7 @@ class EndListener:
         with self._lock:
             self._calls.setdefault(key, []).append(call)
             if self._listener is None:
-                with suppress(ConfigurationError):
+                with suppress(ConfigurationError, UnavailableError):
                     self._listener = Listener(self._database.dsn, _ENDED, self._notice)
         try:
             yield

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.heavy import in_thread
 from langgraph_pgstate.paging import Page
 from langgraph_pgstate.runs import webhook_rows as webhooks
 from langgraph_pgstate.runs.options import WebhookSettings
@@ -189,7 +190,7 @@ class WebhookThread:
 def _runner(database: Database) -> Callable[..., Awaitable[Any]]:
     """Return a function that runs operations in threads, to keep the event loop free."""
     run: Callable[..., Any] = database.run
-    return partial(asyncio.to_thread, run)
+    return partial(in_thread, run)
 
 
 @cache

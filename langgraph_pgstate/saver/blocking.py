@@ -41,6 +41,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import BlockingRunner
 from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
+from langgraph_pgstate.heavy import in_thread, in_thread_or_here
 from langgraph_pgstate.leases import guards
 from langgraph_pgstate.leases.manager import LeaseManager
 from langgraph_pgstate.leases.registry import HeldLease
@@ -160,7 +161,7 @@ class PGStateSaver(CommonSaver):
 
     async def aclose(self) -> None:
         """Run `close` in a thread."""
-        await asyncio.to_thread(self.close)
+        await in_thread_or_here(self.close)
 
     @classmethod
     def embedded(
@@ -500,12 +501,12 @@ class PGStateSaver(CommonSaver):
         if self._guard_policy is not None:
             call_site = self._call_site()
             try:
-                return await asyncio.to_thread(self._get_guarded, config, call_site)
+                return await in_thread(self._get_guarded, config, call_site)
             except asyncio.CancelledError:
                 # The OS thread continues without the cancelled caller, and may take a lease. Release this lease.
                 self.lease_manager.release_failed_read(call_site)
                 raise
-        return await asyncio.to_thread(self._get_tuple, address_of(config))
+        return await in_thread(self._get_tuple, address_of(config))
 
     async def alist(
         self,
@@ -519,9 +520,9 @@ class PGStateSaver(CommonSaver):
         """Async twin of `list`."""
         pages = listing.request_list(config, filter, before, limit, metadata_only)
         while pages is not None:
-            page = await asyncio.to_thread(self._run, listing.list_page, self._queries, self._codec, pages)
+            page = await in_thread(self._run, listing.list_page, self._queries, self._codec, pages)
             loading = self._load_page(page)
-            while (item := await asyncio.to_thread(next, loading, None)) is not None:
+            while (item := await in_thread(next, loading, None)) is not None:
                 yield item
             pages = page.following
 
@@ -533,31 +534,31 @@ class PGStateSaver(CommonSaver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Async twin of `put`."""
-        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
+        return await in_thread(self.put, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Async twin of `put_writes`."""
-        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
+        await in_thread(self.put_writes, config, writes, task_id, task_path)
 
     async def adelete_thread(self, thread_id: str, *, by: str | None = None) -> None:
         """Async twin of `delete_thread`."""
-        await asyncio.to_thread(self.delete_thread, thread_id, by=by)
+        await in_thread(self.delete_thread, thread_id, by=by)
 
     async def arevive_thread(self, thread_id: str) -> bool:
         """Async twin of `revive_thread`."""
-        return await asyncio.to_thread(self.revive_thread, thread_id)
+        return await in_thread(self.revive_thread, thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
         """Async twin of `delete_for_runs`."""
-        await asyncio.to_thread(self.delete_for_runs, run_ids, thread_id=thread_id)
+        await in_thread(self.delete_for_runs, run_ids, thread_id=thread_id)
 
     async def acopy_thread(
         self, source_thread_id: str, target_thread_id: str, *, owner: ThreadOwner | None = None
     ) -> None:
         """Async twin of `copy_thread`."""
-        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id, owner=owner)
+        await in_thread(self.copy_thread, source_thread_id, target_thread_id, owner=owner)
 
     async def aprune(  # type: ignore[override]  # LangGraph's returns None
         self,
@@ -570,7 +571,7 @@ class PGStateSaver(CommonSaver):
         progress: Callable[[Progress], None] | None = None,
     ) -> PruneResult:
         """Async twin of `prune`."""
-        return await asyncio.to_thread(
+        return await in_thread(
             self.prune,
             thread_ids,
             strategy=strategy,
@@ -585,7 +586,7 @@ class PGStateSaver(CommonSaver):
     ) -> Mapping[str, DeltaChannelHistory]:
         """Async twin of `get_delta_channel_history`."""
         try:
-            return await asyncio.to_thread(self.get_delta_channel_history, config=config, channels=channels)
+            return await in_thread(self.get_delta_channel_history, config=config, channels=channels)
         except asyncio.CancelledError:
             if self._guards.lease:
                 self.lease_manager.release_failed_start(address_of(config).thread_id, config)

@@ -85,7 +85,7 @@ async def act(executor: Executor, call: ToolCall, execution: Execution) -> Any:
         if connection is not None:
             result = await executor.act_on(connection, call.act, seconds)
         else:
-            result = await executor.act(call.act, seconds)
+            result = await executor.act(call.act, seconds, is_blocking=call.is_blocking)
     except ParentCommand as up:
         return ParentAnswer(up.args[0])
     except Abandoned as abandoned:

@@ -99,7 +99,8 @@ class ActionRunner:
         if call.is_ahead:
             await self._before(call.intent, self._catch_up(call.intent, call.is_saved))
         while True:
-            with under_way(call.intent.intent_id):
+            # Renew the attempt from before its intent, because a thread that renews cannot always be started.
+            with under_way(call.intent.intent_id), self.executor.alive(call.intent):
                 call, attempt, answer = await self._intend(call)
                 if answer is None:
                     answer = await self._attempt(call, attempt)

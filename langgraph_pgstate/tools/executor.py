@@ -30,7 +30,8 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.revoking import arevoke, interrupt, revoke
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner
 from langgraph_pgstate.encryption.keys import HeldKeys
-from langgraph_pgstate.errors import MissingKeysError, PGStateError, ToolSetupError
+from langgraph_pgstate.errors import MissingKeysError, PGStateError, ToolSetupError, UnavailableError
+from langgraph_pgstate.heavy import in_thread, start_thread
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.started_work import StartedWork, not_followed
 from langgraph_pgstate.tools.executions import Intent, renew_all
@@ -50,13 +51,13 @@ class Overdue(Exception):
 
 
 class Unstarted(Exception):
-    """Blocking code called an asynchronous function, of which no code has run.
+    """No code of a tool has run: blocking code called an asynchronous function, or no thread could be started.
 
     Attributes:
         error: The error to raise.
     """
 
-    def __init__(self, error: ToolSetupError) -> None:
+    def __init__(self, error: PGStateError) -> None:
         super().__init__(str(error))
         self.error = error
 
@@ -119,8 +120,11 @@ class Executor(Runner, Protocol):
         """Call a user's function and wait for it."""
         ...
 
-    async def act(self, function: Callable[[], Any], seconds: float | None) -> Any:
-        """Call a tool. Raise `Abandoned` if the caller is cancelled, or after the timeout."""
+    async def act(self, function: Callable[[], Any], seconds: float | None, *, is_blocking: bool = False) -> Any:
+        """Call a tool. Raise `Abandoned` if the caller is cancelled, or after the timeout.
+
+        If `is_blocking`, an event loop runs the tool in a thread. If that thread cannot be started, raise `Unstarted`.
+        """
         ...
 
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
@@ -338,7 +342,7 @@ class BlockingExecutor(BlockingRunner, Executor):
             raise error
         return answer
 
-    async def act(self, function: Callable[[], Any], seconds: float | None) -> Any:
+    async def act(self, function: Callable[[], Any], seconds: float | None, *, is_blocking: bool = False) -> Any:
         """Call a tool. With a timeout, it runs in an OS thread that continues after the timeout."""
         if seconds is None:
             return await self.call(function)
@@ -404,7 +408,10 @@ class BlockingExecutor(BlockingRunner, Executor):
             except BaseException as error:
                 future.set_exception(error)
 
-        threading.Thread(target=work, name="pgstate-tool", daemon=True).start()
+        try:
+            start_thread(work, "pgstate-tool")
+        except UnavailableError as error:
+            raise Unstarted(_final(error)) from error
         return future
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
@@ -445,8 +452,10 @@ class BlockingExecutor(BlockingRunner, Executor):
     def _start_beating(self) -> None:
         with self._beat_lock:
             if self._beater is None:
-                self._beater = threading.Thread(target=self._beat, name="pgstate-tools-alive", daemon=True)
-                self._beater.start()
+                try:
+                    self._beater = start_thread(self._beat, "pgstate-tools-alive")
+                except UnavailableError as error:
+                    raise _final(error) from error.__cause__
 
     def _beat(self) -> None:
         while not self._wake.wait(self._pulse.ttl_seconds / 3):
@@ -473,7 +482,7 @@ class AsyncExecutor(AsyncRunner, Executor):
         answer = function()
         return await answer if inspect.isawaitable(answer) else answer
 
-    async def act(self, function: Callable[[], Any], seconds: float | None) -> Any:
+    async def act(self, function: Callable[[], Any], seconds: float | None, *, is_blocking: bool = False) -> Any:
         """Call a tool. If it is abandoned, cancel it, unless it waits for a thread: threads cannot be cancelled."""
         work = StartedWork()
         task = work.start(self.call(function))
@@ -486,6 +495,8 @@ class AsyncExecutor(AsyncRunner, Executor):
         except asyncio.CancelledError as cancelled:
             error = cancelled
         else:
+            if done and is_blocking and work.was_refused:
+                raise Unstarted(_final(UnavailableError("no thread can be started for the tool")))
             if done:
                 return task.result()
         if not work.stop():
@@ -624,7 +635,7 @@ class OffloadingExecutor(AsyncExecutor):
         # If a tool calls a second tool and is stopped, the first tool may begin no more threads. This thread may still
         # begin, because it writes the second tool's outcome.
         with not_followed():
-            return await self.to_the_end(asyncio.to_thread(self._blocking.database.run, operation, *args, **kwargs))
+            return await self.to_the_end(in_thread(self._blocking.database.run, operation, *args, **kwargs))
 
     async def run_apart(
         self,
@@ -637,7 +648,7 @@ class OffloadingExecutor(AsyncExecutor):
         """Run an operation on the database in a worker thread as `run` does."""
         run = self._blocking.database.run_apart
         with not_followed():
-            return await self.to_the_end(asyncio.to_thread(run, seconds, operation, *args, **kwargs))
+            return await self.to_the_end(in_thread(run, seconds, operation, *args, **kwargs))
 
     @contextmanager
     def alive(self, intent: Intent) -> Iterator[None]:
@@ -650,6 +661,12 @@ class OffloadingExecutor(AsyncExecutor):
         raise ToolSetupError(
             "a transactional tool in a graph that runs on an event loop needs an asynchronous ledger (AsyncPGState)"
         )
+
+
+def _final(error: UnavailableError) -> UnavailableError:
+    """Let an error end the run, because a model cannot handle it."""
+    error.is_final = True
+    return error
 
 
 async def _join(task: asyncio.Future[T], *, cancels: bool) -> T:

@@ -134,6 +134,10 @@ class Control:
         if lane is not None:
             lane.report(execution, outcome)
 
+    def rest(self) -> None:
+        """Claim no run for a moment, because a claimed run could not begin."""
+        self._duties.resting_until = time.monotonic() + self._settings.poll
+
     def drain(self) -> None:
         """Stop claiming runs, and requeue the current runs at their next superstep boundaries."""
         self._duties.draining_since = min(self._duties.draining_since, time.monotonic())

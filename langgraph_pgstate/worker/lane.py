@@ -56,6 +56,7 @@ class Duties:
         adopts: Whether to take over crashed runs that were not enqueued.
         serves_tenants: Whether the worker serves all tenants.
         given_back: Number of runs that closed lanes have requeued.
+        resting_until: When runs are claimed again after one could not begin, by the monotonic clock.
         draining_since: When the worker was asked to drain, by the monotonic clock.
         is_forced: Whether to drain without waiting for superstep boundaries.
         lanes: The open lanes, by tenant.
@@ -76,6 +77,7 @@ class Duties:
     adopts: bool
     serves_tenants: bool = False
     given_back: int = 0
+    resting_until: float = float("-inf")
     draining_since: float = float("inf")
     is_forced: bool = False
     lanes: dict[str | None, Lane] = field(default_factory=dict)
@@ -378,7 +380,8 @@ class Lane:
     def _claim(self, limit: int) -> None:
         duties = self._duties
         self._leave_isolation()
-        if duties.is_draining or duties.has_suspect or duties.alone not in (None, self):
+        is_resting = time.monotonic() < duties.resting_until
+        if duties.is_draining or is_resting or duties.has_suspect or duties.alone not in (None, self):
             return
         if self._claim_alone() or not ISOLATION.enter(duties):
             return

@@ -304,6 +304,7 @@ class StreamWriter:
         stream = RunStream(self._codec, claimed, request, self._wake)
         if not stream.has_events:
             return stream
+        self._owner.start()
         with self._lock:
             newer = self._streams.get(claimed.thread_id)
             if newer is not None and newer.key.fencing_token > claimed.key.fencing_token:
@@ -311,7 +312,6 @@ class StreamWriter:
                 stream.close()
                 return stream
             self._streams[claimed.thread_id] = stream
-        self._owner.start()
         # Wake the thread again, because the first event was added before the stream was registered.
         self._wake.set()
         return stream

@@ -8,10 +8,12 @@ import signal
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
-from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.errors import PGStateError, UnavailableError
+from langgraph_pgstate.heavy import in_thread, in_thread_or_here, start_thread
 from langgraph_pgstate.options import check_options
 from langgraph_pgstate.record.projections import check_projectable_in
 from langgraph_pgstate.runs.options import WorkerOptions
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 # Seconds between two searches for memories without an embedding.
 _INDEX_SECONDS = 60.0
+# Seconds between two checks whether the control thread has ended, if no thread can be started to wait for it.
+_JOIN_SECONDS = 0.05
 
 log = logging.getLogger("langgraph_pgstate.worker")
 
@@ -136,12 +140,22 @@ class _Worker:
         execution.has_raised = True
         self._control.report(execution, run_outcome(execution, error))
 
+    def _give_back(self, execution: RunExecution) -> None:
+        """Requeue a run whose code cannot begin."""
+        execution.ask("drain", 0.0)
+        self._control.report(execution, run_outcome(execution, asyncio.CancelledError()))
+
     def _forget(self, tenant: str) -> None:
         """Close the part of a tenant that has no runs."""
         with self._lock:
             part = self._parts.pop(tenant, None)
         if part is not None:
-            self._close_part(part)
+            try:
+                self._close_part(part)
+            except UnavailableError:
+                # No thread can be started. The part is closed later, at the latest with the worker.
+                with self._lock:
+                    self._parts.setdefault(tenant, part)
 
     def _close_part(self, part: Part) -> None:
         raise NotImplementedError
@@ -220,6 +234,8 @@ class Worker(_Worker):
         self.drain()
         for tenant in [*self._parts]:
             self._forget(tenant)
+        for part in [*self._parts.values()]:
+            part.close()
         for thread in self._closing:
             thread.join()
         self._writer.close()
@@ -241,9 +257,13 @@ class Worker(_Worker):
 
     def _begin(self, executions: Sequence[RunExecution]) -> None:
         for execution in executions:
-            # Use a daemon thread, because threads of a thread pool delay the interpreter's exit.
             name = f"pgstate-run-{execution.key.run_id}"
-            threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
+            try:
+                start_thread(partial(self._work, execution), name)
+            except UnavailableError as error:
+                log.warning("run %s of thread %s is requeued: %s", execution.key.run_id, execution.key.thread_id, error)
+                self._control.rest()
+                self._give_back(execution)
 
     def _interrupt(self, execution: RunExecution) -> bool:
         return False
@@ -254,8 +274,7 @@ class Worker(_Worker):
 
     def _close_part(self, part: Part) -> None:
         # Close the part in another thread, because the control thread must renew leases.
-        thread = threading.Thread(target=part.close, name="pgstate-close", daemon=True)
-        thread.start()
+        thread = start_thread(part.close, "pgstate-close")
         self._closing = [*(one for one in self._closing if one.is_alive()), thread]
 
     def _work(self, execution: RunExecution) -> None:
@@ -282,7 +301,7 @@ class AsyncWorker(_Worker):
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         try:
-            await asyncio.to_thread(self._start)
+            await in_thread(self._start)
         except BaseException:
             # The control thread may have started, and Python does not call `__aexit__` after an error in `__aenter__`.
             self._control.drain()
@@ -305,7 +324,7 @@ class AsyncWorker(_Worker):
     async def drain(self) -> None:
         """Async twin of `Worker.drain`."""
         self._control.drain()
-        await asyncio.to_thread(self._control.join)
+        await self._joined()
 
     async def close(self) -> None:
         """Async twin of `Worker.close`."""
@@ -315,8 +334,16 @@ class AsyncWorker(_Worker):
         # Let the event loop start the tasks that the control thread has scheduled.
         await asyncio.sleep(0)
         await asyncio.gather(*self._closing, return_exceptions=True)
-        await asyncio.to_thread(self._writer.close)
+        await in_thread_or_here(self._writer.close)
         await self._saver.lease_manager.close()
+
+    async def _joined(self) -> None:
+        """Wait until the control thread has ended."""
+        try:
+            await in_thread(self._control.join)
+        except UnavailableError:
+            while not self._control.join(0):  # noqa: ASYNC110
+                await asyncio.sleep(_JOIN_SECONDS)
 
     async def _run(self, *, once: bool) -> int:
         loop = self._loop = asyncio.get_running_loop()
@@ -324,8 +351,8 @@ class AsyncWorker(_Worker):
         for number in _SIGNALS if is_main else ():
             loop.add_signal_handler(number, self._signalled, number)
         try:
-            await asyncio.to_thread(self._start, once=once)
-            await asyncio.to_thread(self._control.join)
+            await in_thread(self._start, once=once)
+            await self._joined()
         finally:
             for number in _SIGNALS if is_main else ():
                 loop.remove_signal_handler(number)
@@ -338,8 +365,7 @@ class AsyncWorker(_Worker):
         except RuntimeError:
             # The event loop is closed.
             for execution in executions:
-                execution.ask("drain", 0.0)
-                self._control.report(execution, run_outcome(execution, asyncio.CancelledError()))
+                self._give_back(execution)
 
     def _interrupt(self, execution: RunExecution) -> bool:
         try:

@@ -18,7 +18,8 @@ from langgraph_pgstate.db.connecting import bounded_dsn
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.finishing import pause
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
-from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.errors import PGStateError, UnavailableError
+from langgraph_pgstate.heavy import in_thread, in_thread_or_here, start_thread
 from langgraph_pgstate.langgraph_compat import close_waiting_callbacks, is_callback_awaited
 from langgraph_pgstate.options import RetryPolicy, ThreadKeys
 from langgraph_pgstate.record.budgets import Owner, Spending, read_spending
@@ -220,7 +221,7 @@ class Recorder(_RecorderBase):
             admit()
 
         if _in_loop() is not None and not self._is_borrowed and is_callback_awaited():
-            return Later(lambda: asyncio.to_thread(read))
+            return Later(lambda: in_thread(read))
         read()
         return NOTHING
 
@@ -234,7 +235,7 @@ class Recorder(_RecorderBase):
         if run is None:
             self._ended(None)
         elif run.is_awaited and not self._is_borrowed:
-            return Later(lambda: asyncio.to_thread(self._write_end, run))
+            return Later(lambda: in_thread_or_here(self._write_end, run))
         else:
             self._write_end(run)
         return NOTHING
@@ -258,14 +259,23 @@ class Recorder(_RecorderBase):
             self._started()
 
     def _started(self) -> None:
+        # If no thread can be started, the next callback tries again.
+        with suppress(UnavailableError):
+            self._start()
+
+    def _start(self) -> None:
+        """Start or wake the thread.
+
+        Raises:
+            UnavailableError: If no thread can be started.
+        """
         if self._is_borrowed:
             # Start no background thread, because it must not use the caller's connection.
             return
         if self._thread is None or not self._thread.is_alive():
             with self._turn:
                 if (self._thread is None or not self._thread.is_alive()) and not self._is_closed:
-                    self._thread = threading.Thread(target=self._work, name="pgstate-recorder", daemon=True)
-                    self._thread.start()
+                    self._thread = start_thread(self._work, "pgstate-recorder")
         elif self._is_idle:
             # Wake an idle thread. A busy thread checks the queue after its interval.
             with self._turn:
@@ -277,11 +287,13 @@ class Recorder(_RecorderBase):
             self._error = run_blocking(self._writer.write(True))
             return True
         try:
-            self._started()
-        except RuntimeError:
-            # From 3.12 on, Python starts no threads while the process exits. So this thread writes the rows.
-            self._thread = None
-            self._error = run_blocking(self._writer.write(True))
+            self._start()
+        except UnavailableError:
+            # No thread can be started: the process has too many or, from Python 3.12 on, is about to exit.
+            if timeout <= 0:
+                return False
+            with self._turn:
+                self._error = run_blocking(self._writer.write(True))
             return True
         with self._turn:
             self._asked += 1
