@@ -1025,7 +1025,7 @@ class DatabaseError(PGStateError):
 
 
 class UnavailableError(DatabaseError):
-    """No connection is available, or the connection was lost."""
+    """No connection is available, the connection was lost, or no thread can be started."""
 
     retryable = True
 
