@@ -227,9 +227,9 @@ def encode_state(
 
 
 def list_segments(data: bytes, segment_ids: Sequence[int]) -> bytes:
-    """Return a state for encryption, preceded by the number and a digest of its row's segments.
+    """Return a state for encryption, preceded by the number of its segments and a digest of their ids.
 
-    The number says which ids the digest covers, because the row may name more segments later.
+    The state's row may name more segments later. The digest covers the first ids only, as many as the number says.
     """
     count = len(segment_ids).to_bytes(_COUNT_BYTES, "big")
     return bytes((frames.LISTED,)) + count + _digest(segment_ids) + data

@@ -70,7 +70,7 @@ class Fingerprints(NamedTuple):
 
     Attributes:
         digests: 16 bytes for each element.
-        blocks: Keys of the first blocks of `BLOCK` elements. The list may have more blocks without keys.
+        blocks: A key for each block of `BLOCK` elements, from the first block on. Later blocks may have no keys.
     """
 
     digests: bytes

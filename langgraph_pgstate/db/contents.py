@@ -143,10 +143,10 @@ class _Part(NamedTuple):
 
 
 class Contents:
-    """The declared content of a statement.
+    """The columns with content that a statement writes or reads, as its `-- seals:` and similar lines declare them.
 
     Args:
-        lines: The declarations below the statement's description.
+        lines: These lines.
         has_vectors: Whether the statement stores embeddings, which encryption refuses unless they are allowed.
 
     Attributes:

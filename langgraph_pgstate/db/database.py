@@ -75,7 +75,7 @@ _ONCE = RetryPolicy(attempts=1)
 _OUTSIDE_SECONDS = 30.0
 # Seconds to wait for a connection that loads data keys, before a new one is opened.
 _BUSY_SECONDS = 1.0
-# Opens a transaction, because psycopg sends BEGIN before any statement.
+# A statement that does nothing. psycopg sends BEGIN before it, which opens a transaction.
 _NOTHING = b""
 
 Observer = Callable[[Callable[..., Any]], AbstractContextManager[Any]]
@@ -596,7 +596,7 @@ class Database(_Connected):
         """Close a connection that must not be used again after an error.
 
         After an interrupt (`KeyboardInterrupt`, `CancelledError`), psycopg may miscount the connection's transactions.
-        If a server has refused to write, the pool's other connections may lead to the same read-only server.
+        If a server has refused to write, close the pool's idle connections, too: they may lead to the same server.
         """
         refuses = is_read_only(error)
         if self.is_borrowed or not (refuses or is_interrupt(error)):

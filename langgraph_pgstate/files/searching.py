@@ -25,7 +25,7 @@ Matcher = Callable[[str], bool]
 
 
 class Pattern(NamedTuple):
-    """A glob pattern. The function `matches` matches paths if SQL cannot. Without it, such a pattern is refused."""
+    """A glob pattern. If SQL cannot match it, `matches` does; without `matches`, the pattern is then refused."""
 
     text: str
     matches: Matcher | None = None

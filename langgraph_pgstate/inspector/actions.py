@@ -112,7 +112,7 @@ async def ask_for_deletion(call: PageCall) -> Page:
 
 
 async def delete(call: PageCall) -> Done:
-    """Delete a thread, also from archives. Keep the event that names the person."""
+    """Delete a thread, also from archives. An event that names the person stays."""
     found = await call.thread_or_stub("delete")
     if call.time("archived") != found.archived_at:
         raise refuse(

@@ -43,7 +43,7 @@ from langgraph_pgstate.threads.types import Thread
 _TITLE: Final = "Edit the state"
 # Seconds that an edit waits for the thread's lease.
 _WAIT_SECONDS: Final = 5.0
-# Maximum number of changes that a page shows, and of characters of one change and of all changes.
+# Maximum number of changes that a page shows, of characters of one change, and of characters of all changes.
 _MOST_CHANGES: Final = 60
 _MOST_CHANGE: Final = 1200
 _MOST_OF_ALL: Final = 12_000

@@ -243,8 +243,8 @@ def _repack(manifest: Manifest, data: bytes, kept: Sequence[str]) -> tuple[bytes
 async def claim_archive(db: Connection, queries: Queries, archive_id: str, deletion_id: str) -> bool:
     """Claim an archive for a call that deletes it, and return whether its objects must exist. Safe to repeat.
 
-    After the claim, a call that still makes this archive keeps the threads in the tables, and an earlier call that
-    deletes this archive fails. The objects must exist if all were stored, and no call has begun to delete them.
+    After the claim, a call that is still making this archive leaves the threads in the tables. An earlier deletion of
+    this archive fails. The objects must exist if all were stored, and no call has begun to delete them.
     """
     rows = await db.fetch(queries.claim_archive, {"archive_id": archive_id, "deletion_id": deletion_id})
     return bool(rows and rows[0][0])

@@ -23,7 +23,7 @@ PERIOD_SECONDS: float = 300.0
 # Minimum time between the starts of two visits of all threads by one policy.
 _PAUSE: Final = timedelta(hours=1)
 _STOP_SECONDS: Final = 5.0
-# A pause is 39 times as long as the batch before the pause. Batches take a fortieth of the time, and hardly slow puts.
+# A pause is 39 times as long as the batch before the pause. So batches take a fortieth of the time, and delay few puts.
 _PAUSES: Final = 39
 _MOST_PAUSE_SECONDS: Final = 30.0
 _log = logging.getLogger("langgraph_pgstate.keep")

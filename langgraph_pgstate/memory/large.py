@@ -79,7 +79,7 @@ async def mark_some(
 async def finish(db: Connection, queries: Queries, namespace: Sequence[str]) -> bool:
     """Make searches of a namespace approximate if all its items are in the indexes. One transaction.
 
-    Wait for puts that began before the namespace was registered, because their items are not marked as waiting.
+    Wait for puts that began before the namespace was registered: they do not mark their items as waiting for indexes.
     """
     named = {"namespace": literal(namespace)}
     async with db.transaction():

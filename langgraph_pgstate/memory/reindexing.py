@@ -22,7 +22,7 @@ async def begin(db: Connection, queries: Queries, names: Sequence[str]) -> Any |
 
 
 async def claim(db: Connection, queries: Queries, names: Sequence[str], indexer: str) -> bool:
-    """Claim the embedding of missing items for one call, or renew the claim. Return whether the call has the claim."""
+    """Claim the work of embedding for one call, or renew the claim. Return whether the call has the claim."""
     return await db.execute(queries.claim_indexing, {"names": [*names], "indexer": indexer}) == len(names)
 
 

@@ -120,7 +120,7 @@ async def open_keys(
     after: str = "",
     page_size: int = 200,
 ) -> str | None:
-    """Make runs claimable that wait because of the limits of their keys, as far as the limits allow now.
+    """Make waiting runs claimable, if the limits of their keys allow more runs now.
 
     A call reads one page of keys, after the key `after`. Two statements; safe to repeat and in many processes.
 

@@ -45,7 +45,7 @@ _PAGE: Final = 100
 # Rows in a page of `scan_contents.sql`, and maximum bytes of the values that one transaction stores again.
 _SCANNED: Final = 500
 _RUN_BYTES: Final = 4_000_000
-# Maximum number of characters from which words are made, as in a put.
+# Maximum number of characters of a value whose words are indexed. A put has the same limit.
 _MAX_WORDS: Final = 200_000
 # SQL for the beginning of a value, by kind of content. `key_id_at` reads the id of the data key from this beginning.
 _HEADS: Final[dict[Kind, str]] = {

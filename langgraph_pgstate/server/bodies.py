@@ -319,7 +319,7 @@ class RunBatch(Body):
 
     @classmethod
     def of(cls, value: Any) -> Self:
-        """Return the runs of a list."""
+        """Check a list of runs."""
         return cls.model_validate({"runs": value})
 
 

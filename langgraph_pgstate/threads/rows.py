@@ -161,7 +161,7 @@ async def copy_thread(
     if db.keys is not None:
         db.keys.note_copy(source_id, target_id, None if owner is None else json.loads(owner))
     key = {"source_id": source_id, "target_id": target_id}
-    # Move most journal entries before the transaction, which then holds its locks for a shorter time.
+    # Write most journal entries before the transaction begins, so that it holds its locks for a shorter time.
     await journal.write(db, queries, [source_id])
     async with db.transaction():
         await keep_source(db, queries, source_id)

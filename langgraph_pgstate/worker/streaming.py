@@ -47,8 +47,8 @@ _INTERRUPT: Final = "__interrupt__"
 # Modes that show interrupts and the number of the superstep.
 _NEEDED: Final = ("updates", "checkpoints")
 
-# Modes that stream results of finished tasks. A resumed superstep streams these events again. A checkpoint usually
-# follows these events.
+# Modes that stream results of finished tasks. A resumed superstep streams the results again. A checkpoint usually
+# follows the results.
 _FINISHED: Final = frozenset(("updates", "values", "checkpoints"))
 
 _log = logging.getLogger("langgraph_pgstate.worker")

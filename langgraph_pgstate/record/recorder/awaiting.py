@@ -16,10 +16,9 @@ async def _coroutine() -> None:
 class Awaited(functools.partial[Any]):
     """A callback that LangChain's async managers await and its blocking managers call.
 
-    Async managers await a callback that `inspect.iscoroutinefunction` accepts. For a partial, Python tests the wrapped
-    function, so this partial wraps a coroutine function. Blocking managers run a returned coroutine in another thread
-    and block the event loop meanwhile, so this callback returns an awaitable that is no coroutine. LangGraph uses
-    blocking managers even on an event loop, for the function of a conditional edge.
+    It looks like a coroutine function, so that async managers await it: `inspect.iscoroutinefunction` accepts a partial
+    of a coroutine function. But it returns an awaitable that is no coroutine. Blocking managers, which LangGraph uses
+    for conditional edges even on an event loop, would run a coroutine in another thread and block the loop.
     """
 
     _callback: Callable[..., Awaitable[None]]
