@@ -165,7 +165,7 @@ def test_a_life_of_runs(
         assert helper.context["note"] == WORDS["assistant context"]
         assert [one.version for one in state.assistants.versions("helper")] == [2, 1]
         assert state.assistants.count(metadata={"owner": "anna"}) == 1
-        with pytest.raises(ConfigurationError, match="cannot be searched for 'note'"):
+        with pytest.raises(ConfigurationError, match="cannot be searched for the encrypted key 'note'"):
             state.assistants.count(metadata={"note": "x"})
         exported = b"\n".join(state.privacy.export(user_id="anna")).decode()
         assert WORDS["run metadata"] in exported

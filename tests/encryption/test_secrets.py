@@ -221,7 +221,7 @@ def test_searches_of_what_is_encrypted_are_refused(dsn: str, schema: str) -> Non
     with PGState.open(dsn, schema=schema, encryption=Encryption(MASTER)) as state:
         with pytest.raises(ConfigurationError, match=r"messages\.content cannot be searched"):
             state.messages.search("word")
-        with pytest.raises(ConfigurationError, match="cannot be searched for 'city'"):
+        with pytest.raises(ConfigurationError, match="cannot be searched for the encrypted key 'city'"):
             state.threads.search(metadata={"city": "secret"})
 
 

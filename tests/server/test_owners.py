@@ -327,7 +327,7 @@ def test_threads_that_are_open_to_everybody_are_warned_about(caplog: pytest.LogC
         pass
 
     Authority(auth)
-    assert "no handler for the actions create, create_run, update, delete, search on threads" in caplog.text
+    assert "a handler for the actions create, create_run, update, delete, search on threads" in caplog.text
 
 
 async def until_running_thread(client: httpx.AsyncClient) -> str:

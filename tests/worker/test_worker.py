@@ -435,7 +435,7 @@ def test_a_worker_whose_graphs_lack_a_projected_channel_is_refused(dsn: str, sch
 
 
 def test_a_graph_with_another_checkpointer_is_refused(state: PGState) -> None:
-    with pytest.raises(ConfigurationError, match=r"graph 'agent' was compiled with .*InMemorySaver"):
+    with pytest.raises(ConfigurationError, match=r"graph 'agent' must be compiled without a checkpointer.*InMemorySaver"):
         Worker(state, {"agent": loop_graph(1).compile(checkpointer=InMemorySaver())})
     for checkpointer in (None, state.saver, state.saver.with_allowlist([("a", "b")])):
         Worker(state, {"agent": loop_graph(1).compile(checkpointer=checkpointer)})
