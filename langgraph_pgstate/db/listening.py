@@ -30,7 +30,7 @@ class Listener:
         self._dsn, self._channel, self._call = dsn, channel, call
         self._options = connection_options(dsn, None, _CONNECT_SECONDS)
         self._is_closed = threading.Event()
-        start_thread(self._listen, "pgstate-listener")
+        self._thread = start_thread(self._listen, "pgstate-listener")
 
     def close(self) -> None:
         """Stop the thread. Does not wait for it."""

@@ -58,7 +58,7 @@ async def test_a_suspended_stream_keeps_its_lease_from_its_own_thread(
         with pytest.raises(LeaseHeldError, match="this same process, started by this same thread or task") as refused:
             await invoke_here(graph, saver, INPUT, config_of("t"))
         assert refused.value.holder_id.startswith(holder_id())
-        with pytest.raises(LeaseHeldError, match="close it"):
+        with pytest.raises(LeaseHeldError, match="close the stream"):
             await update_here(graph, saver, config_of("t"), {"count": 7})
         with pytest.raises(LeaseHeldError):
             async with hold(saver.lease_manager, "t"):
