@@ -33,6 +33,7 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(value=st.none() | st.dictionaries(TEXTS, PLAIN, max_size=4))
 def test_a_mapping_becomes_the_same_json(value: dict[str, Any] | None) -> None:
     found = json_of("facts", value)

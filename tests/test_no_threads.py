@@ -119,6 +119,7 @@ def test_who_waits_for_a_run_polls(dsn: str, schema: str, refusing: Refusing) ->
         assert state.runs._end_listener._calls == {}
 
 
+@pytest.mark.slow
 def test_reads_of_memories_are_counted_later(dsn: str, schema: str, refusing: Refusing) -> None:
     with PGState.open(dsn, schema=schema, memory={"ttl": {"default_ttl": 60}}) as state:
         state.memory.setup()
@@ -209,6 +210,7 @@ async def test_a_tool_that_did_not_begin_begins_later(
     assert till.charged == ["o1"]
 
 
+@pytest.mark.slow
 def test_a_worker_requeues_a_run_that_cannot_begin(
     dsn: str, schema: str, connection: psycopg.Connection, refusing: Refusing
 ) -> None:

@@ -141,6 +141,7 @@ def test_a_filter_of_another_form_is_refused(filters: Any) -> None:
         scope_of(filters)
 
 
+@pytest.mark.slow
 def test_long_lists_are_not_compared_each_with_each() -> None:
     many = [str(number) for number in range(100_000)]
     assert contains([*many, 1, None, {"a": 1}], [*reversed(many), 1.0, None, {"a": 1}])

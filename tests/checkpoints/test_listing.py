@@ -263,6 +263,7 @@ async def test_calls_inside_an_asynchronous_listing_are_answered(
         assert seen == [id_of(config) for config in reversed(configs)]
 
 
+@pytest.mark.slow
 def test_a_listing_that_is_abandoned_holds_no_connection(dsn: str, schema: str, saver: PGStateSaver) -> None:
     """A generator left after its first item, and never closed, takes nothing from the pool."""
     chain(saver, 120)
@@ -289,6 +290,7 @@ def test_what_is_put_during_a_listing_does_not_disturb_it(saver: PGStateSaver) -
     assert seen == [id_of(config) for config in reversed(configs)]
 
 
+@pytest.mark.slow
 def test_what_is_pruned_during_a_listing_is_left_out(saver: PGStateSaver) -> None:
     """A listing goes on after a prune, and every item it gives is whole."""
     config = config_of()

@@ -146,6 +146,7 @@ async def test_the_newest_of_a_thread_is_always_found(
             assert items[: len(expected)] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("moment", "api"), crossed(MOMENTS, APIS))
 async def test_a_list_has_what_is_there_whole(
     moment: int, api: type, dsn: str, schema: str, short_pages: None, monkeypatch: pytest.MonkeyPatch

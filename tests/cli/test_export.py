@@ -96,6 +96,7 @@ def test_a_follower_exports_until_sigterm(
     assert f"spans are exported to {collector.endpoint}/v1/traces" in log
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_a_server_exports_runs_as_part_of_the_trace_of_a_request(
     dsn: str,
@@ -120,6 +121,7 @@ def test_a_server_exports_runs_as_part_of_the_trace_of_a_request(
     assert all("gen_ai.input.messages" not in attributes(span) for span in collector.spans)
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_a_worker_exports_what_it_runs(
     run: Any,

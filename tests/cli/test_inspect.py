@@ -16,6 +16,7 @@ from langgraph_pgstate import PGStateSaver
 pytestmark = pytest.mark.once
 
 
+@pytest.mark.slow
 def test_pages_are_served_until_sigterm_and_nothing_is_written(
     dsn: str, saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_run_that_waits_for_its_key_names_it(run: Any, dsn: str, schema: str) 
         wait_until(lambda: "key acme is at its limit" in run("runs", "--queued"), "a run that waits")
 
 
+@pytest.mark.slow
 def test_budgets_are_set_listed_and_removed(run: Any) -> None:
     assert "no budgets" in run("budgets")
     run("budgets", "user", "*", "--amount", "0.50")

@@ -15,6 +15,7 @@ from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.memory import PGMemoryStore
 
 
+@pytest.mark.slow
 def test_memories_are_listed_shown_and_forgotten(run: Run, dsn: str, saver: PGStateSaver) -> None:
     with PGMemoryStore.from_conn_string(dsn, schema=saver.schema) as store:
         for city in ("Rome", "Oslo"):

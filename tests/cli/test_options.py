@@ -17,6 +17,7 @@ def test_dsn_and_schema_are_taken_after_the_command_too(dsn: str, schema_option:
     assert "no_such" in result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_json_is_taken_after_the_command_too(dsn: str, schema: str) -> None:
     result = pgstate("status", "--dsn", dsn, f"--schema={schema}", "--json")
     assert json.loads(result.stdout)["schema"] == schema

@@ -17,6 +17,7 @@ from langgraph_pgstate import PGState, PGStateSaver
 pytestmark = pytest.mark.smoke
 
 
+@pytest.mark.slow
 def test_a_user_is_exported_and_erased_with_a_receipt(
     terminal: Run, saver: PGStateSaver, dsn: str, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def test_setup_sql_needs_no_database(schema: str) -> None:
     assert f'"{schema}".checkpoints' in result.output
 
 
+@pytest.mark.slow
 def test_migrate_asks_before_it_goes_down(run: Run) -> None:
     run("setup")
     assert "loses data of the tables" in words(run("migrate", "--to", "0", input="n\n", code=1))
@@ -50,6 +51,7 @@ def test_migrate_asks_before_it_goes_down(run: Run) -> None:
     assert "up 0001_create" in words(run("migrate"))
 
 
+@pytest.mark.slow
 def test_status_counts_rows(run: Run, conversation: PGStateSaver) -> None:
     shown = words(run("status"))
     assert "threads: 2" in shown

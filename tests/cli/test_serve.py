@@ -157,6 +157,7 @@ def test_workers_share_the_port_and_are_replaced(dsn: str, schema: str) -> None:
             httpx.get(f"{url}/ok")
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_start_say_why_once(dsn: str, schema: str) -> None:
     place = ("--dsn", dsn, "--schema", schema, "serve", "--workers", "3", "--port", "0")
     for arguments, said in (
@@ -168,6 +169,7 @@ def test_workers_that_cannot_start_say_why_once(dsn: str, schema: str) -> None:
             assert (served.returncode, errors.count(said)) == (1, 1), errors
 
 
+@pytest.mark.slow
 async def test_a_config_names_graphs_and_auth(place: Any, tmp_path: Path) -> None:
     (tmp_path / "guard.py").write_text(
         "from langgraph_sdk import Auth\nauth = Auth()\n"
@@ -208,6 +210,7 @@ async def test_a_config_says_how_long_threads_are_kept_and_what_of_runs(
     assert connection.execute(f"SELECT count(*) FROM {schema}.projections").fetchone() == (1,)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_served_is_said(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     graphs = {"chat": f"{TESTS}/support/http.py:chat"}

@@ -456,6 +456,7 @@ def test_types_of_every_kind_are_read_by_another_process(value: Any, reader: Cal
     assert (is_same, imported) == ("True", "0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value", [kinds.Outer.Inner(3), kinds.Moment(2026, 1, 2, 3, 4, 5, 6)], ids=lambda value: type(value).__qualname__
 )
@@ -612,6 +613,7 @@ def test_a_class_of_the_program_itself_is_said(
     assert ValueCodec().loads(*stored, "here") == mine(1)
 
 
+@pytest.mark.slow
 def test_local_classes_are_plain_data_as_in_langgraph(saver: PGStateSaver, told: None) -> None:
     """LangGraph coerces them where its schema says so."""
     put_values(saver, config_of(), {"channel": local()})

@@ -82,6 +82,7 @@ def test_marked_messages_of_another_version_of_their_class_are_validated() -> No
     assert [one.name for one in found] == [None, None]
 
 
+@pytest.mark.slow
 @QUICK
 @given(any_message())
 def test_decoded_messages_are_independent(message: BaseMessage) -> None:

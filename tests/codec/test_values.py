@@ -252,6 +252,7 @@ def test_a_list_is_decoded_as_the_serializer_decodes_it(elements: list[Any]) -> 
 # Fingerprints.
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.lists(any_message(), min_size=2, max_size=5), st.data())
 def test_equal_fingerprints_mean_equal_bytes(elements: list[BaseMessage], data: st.DataObject) -> None:

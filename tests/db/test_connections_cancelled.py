@@ -29,6 +29,7 @@ async def all_come_back(pool: Any) -> None:
     await asyncio.to_thread(wait_until, have_come, "all connections of the pool")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switches", [False, True])
 async def test_a_cancelled_call_gives_its_connection_back(switches: bool, dsn: str, schema: str) -> None:
     """More calls than connections, so that giving one back waits for the pool's lock and for who gets it next."""

@@ -43,6 +43,7 @@ def ask(graph: Any, thread_id: str, text: str, **metadata: str) -> str:
     return str(graph.invoke({"messages": [("user", text)]}, config)["messages"][-1].content)
 
 
+@pytest.mark.slow
 def test_what_a_database_cannot_store_is_refused_by_name_and_hinders_no_other_thread(database: str) -> None:
     is_ascii = "sql_ascii" in database
     with PGState.open(database) as state:

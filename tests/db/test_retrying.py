@@ -112,6 +112,7 @@ async def test_a_pool_nobody_waits_for_gives_up_and_the_next_call_connects(api: 
         assert gate.taken == before + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_calls_of_one_outage_share_the_time_they_wait(
     api: type, gate: Gate, monkeypatch: pytest.MonkeyPatch
@@ -148,6 +149,7 @@ async def test_calls_of_one_outage_share_the_time_they_wait(
         assert asked[-1] == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_retry_waits_for_what_the_first_try_left_of_the_time(
     api: type, dsn: str, monkeypatch: pytest.MonkeyPatch

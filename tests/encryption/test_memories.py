@@ -201,6 +201,7 @@ def embed(texts: Sequence[str]) -> list[list[float]]:
     return [[0.01 + text.lower().count(letter) for letter in "abcdefgh"] for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 @pytest.mark.usefixtures("has_vectors")
 def test_embeddings_are_stored_if_they_are_allowed(

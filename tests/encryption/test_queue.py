@@ -132,6 +132,7 @@ def live(state: PGState, url: str) -> tuple[RunHandle, RunHandle]:
     return done, failed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["all", "user", "thread"])
 def test_a_life_of_runs(
     opened: Any, dsn: str, schema: str, connection: psycopg.Connection, receiver: Receiver, scope: str
@@ -261,6 +262,7 @@ def test_what_does_not_decrypt_fails_no_reader_of_another_run(
             [*Cursor(codec, "moved", "moved", None).take(moved)]
 
 
+@pytest.mark.slow
 def test_a_webhook_that_does_not_decrypt_keeps_no_other_from_being_delivered(
     opened: Any, schema: str, connection: psycopg.Connection, receiver: Receiver
 ) -> None:

@@ -37,6 +37,7 @@ def give(walled: Walled, table: str, giver: str, taker: str, where: str = "true"
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claims", [True, False])
 def test_a_data_key_serves_its_tenant_alone(claims: bool, walled: Walled) -> None:
     """Guard: a wrapped key names its tenant. Otherwise whoever can write could give rows to a tenant with their key."""

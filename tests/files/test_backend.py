@@ -75,6 +75,7 @@ def read_elsewhere(dsn: str, schema: str) -> None:
         assert [match["text"] for match in backend.grep("2").matches] == ["2"]
 
 
+@pytest.mark.slow
 def test_an_agent_writes_edits_and_greps_files_that_outlive_its_process(dsn: str, schema: str, state: PGState) -> None:
     backend = PGFiles(state, namespace=ADA)
     searches = ("grep", {"pattern": "2"}), ("ls", {"path": "/"}), ("glob", {"pattern": "**/*.md", "path": "/"})
@@ -107,6 +108,7 @@ def test_a_function_of_the_runtime_gives_each_user_files_of_her_own(state: PGSta
         backend.ls("/")
 
 
+@pytest.mark.slow
 def test_a_write_does_not_lose_what_another_agent_has_written(state: PGState) -> None:
     backend = PGFiles(state, namespace=ADA)
     answers(state, backend, "one", write("/a", "mine\n"))
@@ -286,6 +288,7 @@ def plain(result: Any) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_every_result_is_that_of_deepagents_own_backend(state: PGState) -> None:
     """Of `StoreBackend` on a store in memory, for any sequence of calls."""
     from langgraph.store.memory import InMemoryStore

@@ -126,6 +126,7 @@ def test_an_index_of_trigrams_serves_searches(
         connection.execute(f"DROP INDEX {schema}.file_texts_content_idx; RESET enable_seqscan")
 
 
+@pytest.mark.slow
 def test_a_directory_lists_what_is_in_it(many: Files) -> None:
     assert [entry.path for entry in many.ls(ADA)] == sorted(f"/dir{number}/" for number in range(101))
     found = many.ls(ADA, "/dir7")
@@ -134,6 +135,7 @@ def test_a_directory_lists_what_is_in_it(many: Files) -> None:
     assert many.ls(ADA, "/dir") == many.ls(ADA, "/dir7/file211.md") == many.ls(("nobody",)) == ()
 
 
+@pytest.mark.slow
 def test_a_search_finds_lines_up_to_its_limit(many: Files) -> None:
     found = many.grep(ADA, "needle", directory="/dir7", limit=5)
     assert [(line.path, line.number) for line in found.lines] == [
@@ -213,6 +215,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(3_600))
 @given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), st.text("ab.1", max_size=12))
 def test_the_literal_of_an_expression_is_in_all_that_it_matches(pattern: str, text: str) -> None:

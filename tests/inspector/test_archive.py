@@ -26,6 +26,7 @@ async def archive(state: AsyncPGState, url: str, *ids: str) -> None:
     assert report.threads == len(ids), report
 
 
+@pytest.mark.slow
 async def test_a_stub_says_when_and_where_and_comes_back(place: Place, url: str) -> None:
     server, visitor = place
     state = state_of(server)
@@ -109,6 +110,7 @@ async def test_a_damaged_or_missing_archive_is_named(place: Place, url: str) -> 
     assert (await visitor.act("/threads/t/restore")).status_code == 303
 
 
+@pytest.mark.slow
 async def test_it_is_deleted_from_archives_unless_it_is_held_or_came_back(place: Place, url: str) -> None:
     server, visitor = place
     state = state_of(server)

@@ -146,6 +146,7 @@ async def failed_run(state: AsyncPGState, thread_id: str) -> str:
     return run.run_id
 
 
+@pytest.mark.slow
 async def test_a_failed_run_is_retried_or_run_on_but_not_both(two: Two) -> None:
     state, eve, adam = two
     path = f"/runs/f/{await failed_run(state, 'f')}"
@@ -164,6 +165,7 @@ async def test_a_failed_run_is_retried_or_run_on_but_not_both(two: Two) -> None:
     assert len(await runs_of(state, "g")) == 2
 
 
+@pytest.mark.slow
 async def test_a_run_is_cancelled_and_discarded_by_one_person(two: Two) -> None:
     state, eve, adam = two
     run = await state.runs.enqueue("trip", {"messages": []}, thread_id="t")

@@ -82,6 +82,7 @@ messages = st.lists(
 states = st.dictionaries(st.sampled_from("abc"), json_values | messages, max_size=3)
 
 
+@pytest.mark.slow
 @given(states, states)
 def test_the_fields_of_a_change_make_it_again(before: dict[str, Any], after: dict[str, Any]) -> None:
     # Channels that are left out stay.

@@ -59,6 +59,7 @@ async def test_an_edit_changes_the_state_and_runs_on(dsn: str, schema: str) -> N
         assert ended["__interrupt__"]
 
 
+@pytest.mark.slow
 async def test_an_edit_that_makes_no_sense_changes_nothing(place: Place) -> None:
     server, visitor = place
     ids = await travel(state_of(server))
@@ -327,6 +328,7 @@ async def test_a_change_of_an_older_checkpoint_is_made_there(dsn: str, schema: s
         assert (found.parent_checkpoint_id, found.values["messages"][0].text) == (ids[2], "mine")
 
 
+@pytest.mark.slow
 async def test_pages_of_a_large_state_are_small(place: Place) -> None:
     server, visitor = place
     ids = await travel(state_of(server))

@@ -138,6 +138,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(min_size=1, max_size=5), json_values, min_size=1, max_size=4), st.data())
 def test_edited_arguments_keep_their_types(arguments: dict[str, Any], data: st.DataObject) -> None:
     form = form_of(batch({"name": "tool", "args": arguments}))

@@ -156,6 +156,7 @@ def test_a_hold_and_a_deletion_wait_for_each_other(
     assert (len(calls), len(errors), state.threads.get("t-one")) == (2, 1, None)
 
 
+@pytest.mark.slow
 def test_a_damaged_archive_with_other_threads_stays(state: PGState, folder: Path) -> None:
     for name in ("t-one", "t-two"):
         make_rich_thread(state, name)
@@ -209,6 +210,7 @@ def test_what_is_missing_does_not_count_as_deleted(name: str, state: PGState, fo
     assert not [*folder.iterdir()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["*.pack", "*.json"])
 def test_what_is_left_of_an_archive_without_others_is_deleted(name: str, state: PGState, folder: Path) -> None:
     make_rich_thread(state, "t-one")
@@ -221,6 +223,7 @@ def test_what_is_left_of_an_archive_without_others_is_deleted(name: str, state: 
     assert not [*folder.iterdir()]
 
 
+@pytest.mark.slow
 def test_an_archive_that_is_gone_for_good_is_forgotten(state: PGState, folder: Path, dsn: str, schema: str) -> None:
     make_rich_thread(state, "t-one")
     state.archive.put(["t-one"], to=f"file://{folder}", idle_for=NOW)
@@ -442,6 +445,7 @@ def test_what_a_killed_process_left_of_an_archive_is_swept(
     assert state.archive.restore(["t-two"]).threads == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["store", "delete_archived", "move_stubs"])
 def test_a_slow_process_and_a_sweep_lose_no_thread(
     step: str, state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -474,6 +478,7 @@ def test_a_slow_process_and_a_sweep_lose_no_thread(
     assert (len(found), state.archive.restore(away).threads) == (2, len(away))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claims", ["claim_unfinished", "claim_archive"])
 def test_an_archive_that_is_finished_before_it_is_claimed_stays(
     claims: str, state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -210,6 +210,7 @@ def test_heirs_are_found_whatever_was_pruned_or_deleted_since(
         assert admin.check(deep=True).problems == []
 
 
+@pytest.mark.slow
 def test_an_heir_of_several_of_her_threads_loses_what_all_of_them_had(state: PGState, ask: Ask, schema: str) -> None:
     said(state, "first", "my secret garden", "evelyn")
     state.saver.copy_thread("first", "second")
@@ -456,6 +457,7 @@ def test_what_she_did_in_a_held_thread_of_another_user_stays(state: PGState, ask
     assert "evelyn" not in whole(ask, schema)
 
 
+@pytest.mark.slow
 def test_an_interrupted_erasure_ends_when_it_is_called_again(
     state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -591,6 +593,7 @@ def test_events_of_an_earlier_deletion_go_along(state: PGState, ask: Ask) -> Non
     assert state.audit.verify().problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_archived", [False, True])
 def test_threads_of_others_forget_that_they_were_forked_from_or_to_it(
     state: PGState, ask: Ask, schema: str, tmp_path: Path, is_archived: bool
@@ -840,6 +843,7 @@ def test_an_archived_thread_of_another_that_is_held_is_kept(state: PGState, tmp_
     assert (ended.is_complete, ended.counts["archived copies"], [*tmp_path.iterdir()]) == (True, 1, [])
 
 
+@pytest.mark.slow
 def test_a_thread_of_another_that_is_archived_again_meanwhile_stays(
     state: PGState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1059,6 +1063,7 @@ def test_what_an_archive_keeps_is_named_until_it_can_be_reached(state: PGState, 
     state.archive.restore(["his"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_new", [False, True])
 @pytest.mark.parametrize("others", [0, 1])
 def test_an_archived_thread_of_another_user_stays_if_an_older_copy_is_hers(
@@ -1088,6 +1093,7 @@ def test_an_archived_thread_of_another_user_stays_if_an_older_copy_is_hers(
     assert "garden" not in whole(ask, state.schema)
 
 
+@pytest.mark.slow
 def test_a_copy_of_hers_that_is_the_only_one_of_a_thread_of_another_user_is_restored(
     state: PGState, ask: Ask, tmp_path: Path
 ) -> None:
@@ -1103,6 +1109,7 @@ def test_a_copy_of_hers_that_is_the_only_one_of_a_thread_of_another_user_is_rest
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.slow
 def test_a_held_thread_of_another_user_keeps_its_copy_of_hers(state: PGState, ask: Ask, tmp_path: Path) -> None:
     for thread_id in ("t", "u", "v"):
         said(state, thread_id, "my secret garden", "evelyn")

@@ -40,6 +40,7 @@ def read(lines: Any) -> dict[str, list[Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_it_has_all_of_a_user_and_nothing_of_others(state: PGState, connection: psycopg.Connection) -> None:
     said(state, "hers", "my secret garden", "evelyn")
     said(state, "second", "one more thing", "evelyn")
@@ -73,6 +74,7 @@ def test_pages_are_read_one_after_the_other(state: PGState, monkeypatch: pytest.
     assert [len(found[table]) for table in ("checkpoints", "memories")] == [5, 5]
 
 
+@pytest.mark.slow
 async def test_both_apis_export_the_same(state: PGState, dsn: str, schema: str) -> None:
     said(state, "hers", "my secret garden", "evelyn")
     async with AsyncPGState.open(dsn, schema=schema) as other:
@@ -117,6 +119,7 @@ def test_files_that_are_not_in_plain_text_have_their_content(
         assert [row["error"] for row in found["states"]] == ["it cannot be read here: DecryptionError"]
 
 
+@pytest.mark.slow
 async def test_a_value_that_cannot_be_read_is_a_line_that_says_so(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
@@ -222,6 +225,7 @@ def test_an_archived_thread_is_exported_to_its_tenant_only(dsn: str, tmp_path: P
             assert len(found["states"]) == 1
 
 
+@pytest.mark.slow
 def test_an_archive_that_cannot_be_read_is_named_by_the_export(state: PGState, tmp_path: Path) -> None:
     for thread_id in ("gone", "damaged", "live"):
         said(state, thread_id, f"{thread_id} garden", "evelyn")

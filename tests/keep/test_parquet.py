@@ -193,6 +193,7 @@ def test_what_is_erased_comes_back_from_no_earlier_file(
     assert ask(folder, "SELECT thread_id FROM {spans} ORDER BY 1") == [("first",), ("second",)]
 
 
+@pytest.mark.slow
 def test_a_month_of_a_held_thread_stays(
     state: PGState, connection: psycopg.Connection, schema: str, folder: Path
 ) -> None:

@@ -496,6 +496,7 @@ def _under(schema: str, key_id: str) -> str:
     return f"SELECT thread_id FROM \"{schema}\".checkpoints WHERE substr(state, 5, 8) = '\\x{key_id}'"
 
 
+@pytest.mark.slow
 def test_another_database_needs_the_keys_first(dsn: str, schema: str, other: PGState, folder: Path) -> None:
     with PGState.open(dsn, schema=schema, encryption=Encryption(MASTER, scope="user")) as state:
         graph = make_rich_thread(state, "t")

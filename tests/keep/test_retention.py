@@ -258,6 +258,7 @@ def test_a_thread_is_visited_once_its_hold_ends_or_it_is_restored(
     assert visited(state, monkeypatch) == []
 
 
+@pytest.mark.slow
 def test_a_hold_that_ends_during_a_visit_lets_the_next_visit_be_of_all(
     state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +285,7 @@ def test_a_hold_that_ends_during_a_visit_lets_the_next_visit_be_of_all(
     assert visited(state, monkeypatch) == []
 
 
+@pytest.mark.slow
 def test_a_thread_that_failed_is_visited_until_it_succeeds(
     state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -571,6 +573,7 @@ def test_it_is_known_when_it_was_last_applied_to_all_threads(
     assert applied_at()["content"] is None
 
 
+@pytest.mark.slow
 def test_a_time_to_live_is_a_policy(dsn: str, schema: str) -> None:
     with PGState.open(dsn, schema=schema, thread_ttl=DAY, project=()) as state:
         assert state.retention.policies() == ()

@@ -58,6 +58,7 @@ async def test_nothing_is_written_under_a_lost_claim(api: type, is_told: bool, d
             assert state.checkpoint["channel_values"]["count"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_saver_of_a_worker_forgets_runs_that_have_ended(
     api: type, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch

@@ -386,6 +386,7 @@ def test_nothing_else_begins_on_a_deleted_thread(dsn: str, schema: str, connecti
         assert state.threads.fork("other", to="t")["configurable"]["thread_id"] == "t"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", STATES)
 async def test_tombstones_go_when_their_time_has_passed(
     api: type, dsn: str, schema: str, connection: psycopg.Connection

@@ -112,6 +112,7 @@ async def wait_until_free(connection: psycopg.Connection, schema: str) -> None:
     await asyncio.to_thread(wait_until, lambda: all_free(connection, schema), f"free leases in {schema}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [stop_by_anyio, stop_by_timeout, stop_by_task])
 @pytest.mark.parametrize("api", APIS)
 async def test_a_cancelled_run_gives_its_lease_back(
@@ -198,6 +199,7 @@ def is_busy(connection: psycopg.Connection, schema: str) -> bool:
     return bool(connection.execute(query, [schema]).fetchall())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_block_that_is_cancelled_gives_its_lease_back(
     api: type, dsn: str, schema: str, connection: psycopg.Connection

@@ -73,6 +73,7 @@ def test_a_search_finds_what_an_exact_one_finds(
     assert common >= 20 * 20 * 0.95
 
 
+@pytest.mark.slow
 def test_what_lies_between_large_namespaces_is_found(store: PGMemoryStore) -> None:
     for name in (("users", "a"), ("users", "big", "child"), ("users", "big2"), ("users", "c")):
         assert store.search(("users",), query=f"text {name}", mode="vector")[0].namespace == name

@@ -99,6 +99,7 @@ def test_a_memory_told_again_keeps_the_greater_importance_and_the_later_end(stor
     assert (found.expires_at, found.duplicates) == (None, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 def test_a_similar_memory_replaces_what_stays_as_a_version(indexed: PGMemoryStore) -> None:
     first = indexed.remember("ann lives in the old town of rome near the river", user_id="ann")

@@ -291,6 +291,7 @@ def test_a_graph_leaves_where_a_memory_comes_from(dsn: str, schema: str, connect
         assert checkpoint_id in {found.config["configurable"]["checkpoint_id"] for found in state.saver.list(CONFIG)}
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 def test_a_search_returns_as_many_as_there_are_at_any_offset(indexed: PGMemoryStore) -> None:
     indexed.batch([PutOp(USER, f"{n:03}", {"text": f"word{n % 7} note {n}", "n": n}) for n in range(300)])
@@ -363,6 +364,7 @@ def test_a_model_that_fails_loses_nothing(dsn: str, schema: str, indexed: PGMemo
     assert indexed.reindex() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 def test_a_new_model_is_used_when_its_index_is_complete(dsn: str, schema: str, indexed: PGMemoryStore) -> None:
     """The items are embedded by both until then."""
@@ -386,6 +388,7 @@ def test_a_new_model_is_used_when_its_index_is_complete(dsn: str, schema: str, i
         assert asked == ["word1"]
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 def test_the_embedding_of_an_earlier_text_is_not_used(dsn: str, schema: str, indexed: PGMemoryStore) -> None:
     """A process without the index has changed the text."""
@@ -401,6 +404,7 @@ def test_the_embedding_of_an_earlier_text_is_not_used(dsn: str, schema: str, ind
     assert indexed.search(USER, query="zebra", mode="vector") == []
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 def test_a_model_must_return_what_the_index_holds(dsn: str, schema: str, indexed: PGMemoryStore) -> None:
     for wrong in ([1.0] * 15, [float("inf")] * 16):
@@ -413,6 +417,7 @@ def test_a_model_must_return_what_the_index_holds(dsn: str, schema: str, indexed
     assert indexed.get(USER, "k") is None
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 def test_an_index_with_other_options_needs_another_name(dsn: str, schema: str, indexed: PGMemoryStore) -> None:
     for change in ({"dims": 3}, {"fields": ["other"]}, {"distance_type": "l2"}):
@@ -516,6 +521,7 @@ async def test_times_to_live_of_namespaces_hold_on_an_event_loop(
     assert rows(connection, schema, "SELECT extract(epoch FROM ttl)::integer FROM memories") == [(300,)]
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 async def test_what_takes_long_to_encode_is_encoded_beside_the_event_loop(
     dsn: str, indexed: PGMemoryStore, monkeypatch: pytest.MonkeyPatch
@@ -549,6 +555,7 @@ def noted(function: Any, on_the_loop: list[str]) -> Any:
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 async def test_what_tasks_store_at_once_is_each_ones_own(
     dsn: str, indexed: PGMemoryStore, connection: psycopg.Connection

@@ -21,6 +21,7 @@ KEYS = st.text('ab"\\é') | st.integers() | st.none() | st.booleans()
 VALUES = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=9) | st.dictionaries(KEYS, inner, max_size=9))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100), deadline=None)
 @given(st.dictionaries(KEYS, VALUES))
 def test_a_value_of_many_values_is_encoded_as_any_other(value: dict[Any, Any]) -> None:

@@ -275,6 +275,7 @@ def test_a_collector_that_is_down_and_killed_exporters_lose_no_span(
     assert collector.by_id.keys() == ids(connection, schema)
 
 
+@pytest.mark.slow
 def test_a_transaction_that_commits_late_loses_no_span(
     dsn: str, schema: str, state: PGState, collector: Collector, connection: psycopg.Connection
 ) -> None:

@@ -206,6 +206,7 @@ def test_what_is_deleted_is_not_exported(run: Callable[..., Any], add: Callable[
     assert run(exports.list_exports, 10) == []
 
 
+@pytest.mark.slow
 def test_waiting_spans_are_found_by_index(connection: psycopg.Connection, schema: str) -> None:
     """Also in a thread with many spans, of which few are asked for."""
     connection.execute(

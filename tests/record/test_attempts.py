@@ -139,6 +139,7 @@ def run_and_die(dsn: str, schema: str, input: Any, at: int) -> None:
         compiled.invoke(input, config(), durability="sync")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_settled", [False, True], ids=["resumed at once", "settled first"])
 def test_the_supersteps_of_killed_attempts_count_though_nobody_wrote_how_many(
     is_settled: bool, dsn: str, schema: str

@@ -78,6 +78,7 @@ def test_only_what_was_spent_today_counts(connection: psycopg.Connection, schema
     assert found.day % DAY == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     table=st.lists(PRICES, max_size=4, unique_by=lambda price: (price.provider, price.valid_from)),

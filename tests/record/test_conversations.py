@@ -229,6 +229,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named_and_does_not_stop_the_others(
     assert viewed(connection, schema, "u") == said_in(human("a"))
 
 
+@pytest.mark.slow
 def test_an_import_fills_the_record(dsn: str, schema: str, connection: psycopg.Connection, state: PGState) -> None:
     old_schema = f"{schema}_old"
     try:

@@ -256,6 +256,7 @@ def check_custom(connection: psycopg.Connection, query: NamedQuery, values: dict
     assert found == (0, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [{"state": {"booking": {"id": 7}}}, {"where": "$.booking.id == 7"}, {"scope": {"case": 7}}, {"text": "word7"}],

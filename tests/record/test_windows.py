@@ -64,6 +64,7 @@ def ids_of(messages: list[BaseMessage]) -> list[str | None]:
     return [message.id for message in messages]
 
 
+@pytest.mark.slow
 @given(conversations(), options)
 @settings(max_examples=examples(1200), deadline=None)
 def test_a_window_fits_unless_what_it_keeps_does_not(messages: list[BaseMessage], given: Any) -> None:
@@ -92,6 +93,7 @@ def test_a_window_fits_unless_what_it_keeps_does_not(messages: list[BaseMessage]
     assert window(found, **given) == found, "another window the second time"
 
 
+@pytest.mark.slow
 @given(conversations(), options, st.data())
 @settings(max_examples=examples(1200), deadline=None)
 def test_pages_give_the_same_window_as_the_whole(messages: list[BaseMessage], given: Any, data: st.DataObject) -> None:

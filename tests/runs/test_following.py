@@ -301,6 +301,7 @@ class ThreadReader:
         return told([one.event for one in found])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", STATES)
 async def test_the_runs_of_a_thread_are_followed_one_after_another(api: type, queue: Queue, dsn: str) -> None:
     async with open_state(api, dsn, queue.schema) as state:

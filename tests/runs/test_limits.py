@@ -207,6 +207,7 @@ def test_a_single_run_waits_for_one_run_of_a_key_with_many(queue: Limited) -> No
     assert "single" in [run.thread_id for run in queue.claim(2)]
 
 
+@pytest.mark.slow
 def test_a_claim_does_not_read_the_runs_that_wait_for_a_limit(queue: Limited) -> None:
     queue.limit(key="*", concurrency=1)
     queue.execute(
@@ -242,6 +243,7 @@ def test_a_claim_does_not_read_the_runs_that_wait_for_a_limit(queue: Limited) ->
     assert queue.opened() == ["other"]
 
 
+@pytest.mark.slow
 def test_limits_are_listed_with_what_they_let_run_and_wait(queue: Limited) -> None:
     queue.limit(concurrency=5)
     queue.limit(key="*", rate=Rate(1, per=60))
@@ -257,6 +259,7 @@ def test_limits_are_listed_with_what_they_let_run_and_wait(queue: Limited) -> No
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

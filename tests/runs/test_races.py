@@ -180,6 +180,7 @@ def test_a_prune_that_holds_the_thread_delays_and_breaks_nothing(dsn: str, queue
     queue.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_callers_in_two_processes_race_on_one_thread(strategy: str, dsn: str, queue: Queue) -> None:
     """While a worker claims and ends runs. Nothing runs twice at once, and the thread comes to rest."""
@@ -235,6 +236,7 @@ def test_callers_in_two_processes_race_on_one_thread(strategy: str, dsn: str, qu
             ]
 
 
+@pytest.mark.slow
 def test_workers_in_two_processes_claim_each_run_once(dsn: str, queue: Queue) -> None:
     queue.enqueue(*[request(f"t{number % 40}") for number in range(200)])
     queue.execute("CREATE TABLE {}.claims (run_id text)")

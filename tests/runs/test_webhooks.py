@@ -239,6 +239,7 @@ async def test_a_slow_resolver_is_not_waited_for(
     is_over.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_worker_delivers(kind: type, dsn: str, schema: str, queue: Queue, receiver: Receiver) -> None:
     opened = {"webhooks": settings()}

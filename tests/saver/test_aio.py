@@ -102,6 +102,7 @@ async def test_a_blocking_node_may_use_the_async_saver_of_its_own_graph(async_sa
     assert seen == [True] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", [4, False], ids=["pool", "single"])
 async def test_forty_tasks_hammer_one_async_saver(pool: int | bool, dsn: str, schema: str) -> None:
     async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema, pool=pool) as saver:

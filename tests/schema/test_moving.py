@@ -253,6 +253,7 @@ def test_before_the_switch_nothing_changes_for_the_application(plain: Walled) ->
     assert set(tenants_of(plain, "checkpoints")) == {"acme"}
 
 
+@pytest.mark.slow
 def test_a_rule_must_be_usable(plain: Walled) -> None:
     with PGState.open(plain.owner, schema=plain.schema) as state:
         for given, reason in (

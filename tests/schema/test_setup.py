@@ -241,6 +241,7 @@ async def test_a_second_setup_neither_writes_nor_locks(
     assert catalog(connection, schema) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema_name", ["tenant_a", "_x$1", "select", "t" * 63])
 def test_any_schema_name_works(dsn: str, connection: psycopg.Connection, schema_name: str) -> None:
     """Tenants' schemas stand beside each other; a keyword or the longest name is no special case."""
@@ -337,6 +338,7 @@ async def exercise(saver: PGStateSaver | AsyncPGStateSaver) -> None:
     assert (await saver.aget_tuple(config_of("u"))).config["configurable"]["thread_id"] == "u"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_nothing_depends_on_search_path(api: type, dsn: str, schema: str, connection: psycopg.Connection) -> None:
     """Decoys of every table first on the path stay untouched, and nothing of ours lands among them."""
@@ -371,6 +373,7 @@ async def test_without_setup_the_error_names_the_command(
                 await call()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_setup_after_a_refused_call_makes_the_saver_usable(api: type, dsn: str, schema: str) -> None:
     async with open_saver(api, dsn, schema, setup=False) as saver:
@@ -529,6 +532,7 @@ def test_every_table_view_and_column_has_a_comment(dsn: str, schema: str, connec
     assert [name for name, column, relation in found if not column or not relation] == []
 
 
+@pytest.mark.slow
 def test_migrating_step_by_step_equals_a_fresh_setup(
     dsn: str, schema: str, second_schema: str, connection: psycopg.Connection
 ) -> None:
@@ -540,6 +544,7 @@ def test_migrating_step_by_step_equals_a_fresh_setup(
     assert catalog(connection, second_schema) == catalog(connection, schema)
 
 
+@pytest.mark.slow
 def test_down_and_up_again_ends_where_it_began(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,6 +192,7 @@ def test_every_table_and_partition_is_walled(walled: Walled) -> None:
     )]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_each_statement_finds_its_keys(walled: Walled) -> None:
     with psycopg.connect(walled.app, autocommit=True) as connection:
         for query in queries(walled.schema).all.values():
@@ -773,6 +774,7 @@ def test_runs_are_worked_on_for_their_tenant(walled: Walled, names: tuple[str, s
         assert state.for_tenant(names[1]).saver.get_tuple(config_of("same")) is None
 
 
+@pytest.mark.slow
 def test_maintenance_serves_tenant_after_tenant(walled: Walled, names: tuple[str, str]) -> None:
     with walled.open() as state:
         for name in names:

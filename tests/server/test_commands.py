@@ -143,6 +143,7 @@ async def test_a_run_that_is_about_to_ask_may_be_answered_at_once(client: LangGr
     assert (await client.runs.get("t", run["run_id"]))["status"] == "interrupted"
 
 
+@pytest.mark.slow
 async def test_an_answer_that_was_cancelled_is_given_again(dsn: str, schema: str) -> None:
     async with serving(dsn, schema) as server, sdk(server) as client:
         asked = await interrupt(client)

@@ -160,6 +160,7 @@ async def test_a_read_only_server_writes_nothing_about_items(
     assert connection.execute(f"SELECT xmin::text FROM {schema}.memories".encode()).fetchone() == before
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 async def test_a_function_of_a_file_embeds_items(
     dsn: str, schema: str, tmp_path: Path, saver: PGStateSaver, connection: psycopg.Connection

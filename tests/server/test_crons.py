@@ -62,6 +62,7 @@ async def test_a_cron_is_created_found_changed_and_deleted(client: LangGraphClie
         await crons.update(id, enabled=False)
 
 
+@pytest.mark.slow
 async def test_crons_are_searched(client: LangGraphClient) -> None:
     thread = (await client.threads.create())["thread_id"]
     for number, name in enumerate(("chat", "slow", "chat")):
@@ -96,6 +97,7 @@ async def test_what_is_no_cron_is_refused(client: LangGraphClient) -> None:
     assert await client.crons.count() == 1
 
 
+@pytest.mark.slow
 async def test_crons_of_others_are_not_seen_and_their_threads_are(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

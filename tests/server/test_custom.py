@@ -184,6 +184,7 @@ async def test_what_cannot_be_is_refused(dsn: str, schema: str) -> None:
                 pass
 
 
+@pytest.mark.slow
 async def test_a_document_of_its_own_has_the_operations_too(dsn: str, schema: str) -> None:
     """FastAPI's document and its page `/docs` describe the whole server, as those of LangGraph's own server do."""
 

@@ -10,6 +10,7 @@ from langgraph_pgstate.server import AgentServer
 from tests.server.test_auth import owners
 
 
+@pytest.mark.slow
 async def test_feedback_is_given_listed_and_deleted(server: AgentServer, client: LangGraphClient) -> None:
     await client.threads.create(thread_id="t")
     run = await client.runs.create("t", "chat", input=HELLO)

@@ -65,6 +65,7 @@ def telling(seen: list[Any]) -> Any:
     return StateGraph(Steps, context_schema=Settings).add_node("tell", tell).add_edge(START, "tell")
 
 
+@pytest.mark.slow
 async def test_a_context_has_the_defaults_of_its_schema_and_what_is_configurable(dsn: str, schema: str) -> None:
     seen: list[Any] = []
     async with serving(dsn, schema, graphs={"graph": telling(seen)}) as server, sdk(server) as client:
@@ -89,6 +90,7 @@ async def test_a_context_has_the_defaults_of_its_schema_and_what_is_configurable
             assert (info.assistant_id, info.graph_id, info.user) == (expected, "graph", None)
 
 
+@pytest.mark.slow
 async def test_nodes_and_factories_know_the_user(dsn: str, schema: str) -> None:
     auth = Auth()
 
@@ -127,6 +129,7 @@ async def test_nodes_and_factories_know_the_user(dsn: str, schema: str) -> None:
     assert {(identity, run) for access, identity, run in made[1:]} == {("eve", None)}
 
 
+@pytest.mark.slow
 async def test_a_state_is_read_and_changed_by_the_graph_of_its_assistant(dsn: str, schema: str) -> None:
     def make(config: RunnableConfig, runtime: ServerRuntime) -> Any:
         builder = StateGraph(Steps)

@@ -298,6 +298,7 @@ async def test_a_cursor_of_another_thread_shows_nothing_of_it(dsn: str, schema: 
             assert one.status_code in (200, 404, 422)
 
 
+@pytest.mark.slow
 async def test_pages_ask_the_handlers_of_crons_about_schedules(dsn: str, schema: str) -> None:
     auth = signed_in()
 
@@ -338,6 +339,7 @@ async def until_running_thread(client: httpx.AsyncClient) -> str:
     return str(found[0]["thread_id"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waiting", ["wait", "stream"])
 async def test_a_stateless_run_deletes_no_thread_that_was_made_after_it(dsn: str, schema: str, waiting: str) -> None:
     async with users(dsn, schema, of_teams(), "eve", "bob", graphs={"stuck": stuck()}) as (_, (eve, bob)):

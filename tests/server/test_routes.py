@@ -122,6 +122,7 @@ async def test_what_is_missing_says_so(dsn: str, schema: str) -> None:
                 assert answered.json() == {"detail": f"{one.name} is not implemented"}
 
 
+@pytest.mark.slow
 async def test_a_read_only_server_changes_nothing(dsn: str, schema: str) -> None:
     async with (
         serving(dsn, schema, read_only=True) as server,

@@ -166,6 +166,7 @@ async def store(client: LangGraphClient) -> None:
     assert (await client.store.search_items(["large"]))["items"][0]["value"] == {"items": LONG}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [update, create, wait, command, stream, answer, batch, cron, messages, store])
 async def test_large_content_is_converted_beside_the_event_loop(
     server: AgentServer, on_the_loop: list[str], monkeypatch: pytest.MonkeyPatch, call: Any
@@ -183,6 +184,7 @@ async def test_large_content_is_converted_beside_the_event_loop(
     assert (on_the_loop, sum(made)) == ([], 0)
 
 
+@pytest.mark.slow
 async def test_handlers_are_shown_large_inputs_beside_the_event_loop(
     dsn: str, schema: str, on_the_loop: list[str]
 ) -> None:
@@ -193,6 +195,7 @@ async def test_handlers_are_shown_large_inputs_beside_the_event_loop(
     assert on_the_loop == []
 
 
+@pytest.mark.slow
 async def test_large_answers_are_encoded_beside_the_event_loop(server: AgentServer, on_the_loop: list[str]) -> None:
     assert server.service is not None
     state = server.service.state

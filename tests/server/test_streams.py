@@ -339,6 +339,7 @@ async def test_forty_clients_that_disconnect_lose_no_connection(dsn: str, schema
         await server.service.state.overview()
 
 
+@pytest.mark.slow
 async def test_events_are_those_of_astream_events(server: AgentServer) -> None:
     """But for the chunks of the graph itself, which the other modes are."""
     async with sdk(server) as client:
@@ -372,6 +373,7 @@ async def test_an_event_with_what_cannot_be_stored_has_the_rest(dsn: str, schema
     assert end["data"]["output"]["lock"].startswith("<unlocked")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["runs/stream", "runs/wait", "stream", "join"])
 async def test_a_reader_that_may_not_read_any_more_gets_no_more(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, path: str
@@ -406,6 +408,7 @@ async def test_a_reader_that_may_not_read_any_more_gets_no_more(
         await state.runs.cancel("t", run.run_id)
 
 
+@pytest.mark.slow
 async def test_a_reader_that_may_not_read_any_more_cancels_no_run_by_leaving(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_the_processes_see_that_their_supervisor_was_killed(supervised: Any, tmp
     wait_until(lambda: not pids(tmp_path), "the end of all")
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait(supervised: Any, tmp_path: Path) -> None:
     def never_drain(member: Membership) -> int:
         (tmp_path / str(os.getpid())).touch()

@@ -103,6 +103,7 @@ async def test_the_server_takes_the_tenant_from_the_user(walled: Walled) -> None
                     assert (await browser.get(f"/ui/threads/{THREAD}")).status_code == 200
 
 
+@pytest.mark.slow
 async def test_pages_show_what_is_kept_of_the_own_tenant_alone(walled: Walled, tmp_path: Path) -> None:
     async with AsyncPGState.open(walled.app, schema=walled.schema, pool=3) as state:
         hers = state.for_tenant("srv-keep")
@@ -123,6 +124,7 @@ async def test_pages_show_what_is_kept_of_the_own_tenant_alone(walled: Walled, t
                 assert (await browser.get(f"/ui/{path}")).status_code == 404
 
 
+@pytest.mark.slow
 async def test_the_server_runs_its_own_worker_for_all_tenants(walled: Walled) -> None:
     async with AsyncPGState.open(walled.app, schema=walled.schema, pool=3) as state:
         app = create_app(state, {"chat": chat()}, auth=people(), worker={"poll": 0.05})

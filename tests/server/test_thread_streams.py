@@ -127,6 +127,7 @@ async def test_only_what_is_wanted_is_sent(server: AgentServer) -> None:
             assert below.found[-1]["params"]["data"]["event"] == "interrupted"
 
 
+@pytest.mark.slow
 async def test_the_client_streams_a_thread(server: AgentServer) -> None:
     async with listening(server) as url:
         client = get_client(url=url)
@@ -169,6 +170,7 @@ async def test_the_first_version_has_the_runs_of_a_thread(server: AgentServer) -
         assert await read(3, stream_mode="lifecycle", last_event_id=found[2].id) == [found[3], found[4], found[7]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["stream", "stream/events"])
 async def test_a_stream_waits_for_its_thread(server: AgentServer, path: str) -> None:
     method, body = ("GET", None) if path == "stream" else ("POST", {"channels": ALL})

@@ -252,6 +252,7 @@ async def test_many_threads_are_described_at_once(dsn: str, schema: str) -> None
         assert len(await client.threads.search(limit=100)) == 30
 
 
+@pytest.mark.slow
 async def test_one_statement_reads_the_states_of_a_page(client: LangGraphClient) -> None:
     for number in range(4):
         await client.threads.create(thread_id=f"t{number}")
@@ -386,6 +387,7 @@ async def test_a_thread_whose_state_is_changed_waits_if_nodes_are_next(
     assert len(await client.threads.search(status=status)) == 1
 
 
+@pytest.mark.slow
 async def test_states_are_filtered_by_nested_metadata_of_their_runs(client: LangGraphClient) -> None:
     await client.threads.create(thread_id="t")
     for number in range(4):
@@ -405,6 +407,7 @@ async def test_states_are_filtered_by_nested_metadata_of_their_runs(client: Lang
     assert await places({"order": {"city": "Prague"}}) == []
 
 
+@pytest.mark.slow
 async def test_an_archived_thread_is_found_and_says_how_it_is_restored(
     client: LangGraphClient, server: AgentServer
 ) -> None:

@@ -20,6 +20,7 @@ from tests.test_state import APIS, open_state
 from tests.threads.test_expiry_api import DAY, age, ask, expiring, use
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_sweep_deletes_what_has_expired_and_nothing_else(
     api: type, dsn: str, schema: str, connection: psycopg.Connection
@@ -235,6 +236,7 @@ def test_a_thread_that_cannot_be_deleted_keeps_no_other(
         connection.execute(f"DROP TABLE {schema}.ours".encode())
 
 
+@pytest.mark.slow
 def test_many_sweep_at_once(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     import multiprocessing
 

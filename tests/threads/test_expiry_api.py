@@ -103,6 +103,7 @@ async def test_a_time_to_live_counts_from_the_last_touch_and_a_fixed_time_does_n
     assert left < DAY * 0.51
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_copies_and_forks_do_not_outlive_their_source(
     api: type, dsn: str, schema: str, connection: psycopg.Connection
@@ -132,6 +133,7 @@ async def test_copies_and_forks_do_not_outlive_their_source(
         assert await derive("late") == [at, at]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_new_threads_are_kept_as_long_as_the_state_says(
     api: type, dsn: str, schema: str, connection: psycopg.Connection
@@ -161,6 +163,7 @@ async def test_new_threads_are_kept_as_long_as_the_state_says(
             pass
 
 
+@pytest.mark.slow
 def test_the_commands(dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langgraph_pgstate.cli.output.console.made._width", 160)
 

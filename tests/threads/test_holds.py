@@ -180,6 +180,7 @@ def test_a_hold_waits_for_a_deletion_that_has_begun(state: PGState, dsn: str, sc
     assert [type(one) for one in held] == [NotFoundError]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["delete", "delete_for_runs", "prune"])
 def test_a_deletion_waits_for_a_hold_that_has_begun(state: PGState, dsn: str, schema: str, way: str) -> None:
     """Guard: the lock before the question who holds the thread."""

@@ -122,6 +122,7 @@ async def test_a_tool_that_is_cancelled_while_it_waits_for_its_connection_has_no
         assert state_of(connection, schema) == ([("pending", 1)], [])
 
 
+@pytest.mark.slow
 def test_a_transactional_tool_does_not_wait_for_its_own_connection(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

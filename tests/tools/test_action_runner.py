@@ -167,6 +167,7 @@ async def test_no_function_without_a_key_runs_before_its_checkpoint(bench: Bench
     await act_ahead(bench, dsn, one_node(bench, body), lambda: till.charged == ["o1"], "t")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("api", LEDGERS)
 async def test_a_tool_whose_checkpoint_is_not_stored_in_time_is_not_started(api: type, dsn: str, schema: str) -> None:

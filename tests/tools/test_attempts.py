@@ -33,6 +33,7 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_unknown", ["raise", "check"])
 async def test_parallel_calls_of_one_action_have_one_effect(bench: Bench, on_unknown: str) -> None:
     till = Till()

@@ -46,6 +46,7 @@ async def test_a_thread_deleted_while_a_tool_runs_stays_deleted(bench: Bench, co
     assert rows(connection, bench.saver.schema, "status") == []
 
 
+@pytest.mark.slow
 async def test_what_runs_elsewhere_is_waited_for_until_its_time_has_passed(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

@@ -87,6 +87,7 @@ def test_options_that_say_nothing_are_refused(wrong: Any, said: str) -> None:
         mask_results([], **wrong)
 
 
+@pytest.mark.slow
 def test_a_model_reads_what_was_left_out(dsn: str, schema: str) -> None:
     with PGState.open(dsn, schema=schema) as state:
         graph = graph_of(state)
@@ -104,6 +105,7 @@ def test_a_model_reads_what_was_left_out(dsn: str, schema: str) -> None:
         assert "has no result 'c2'" in read(graph, "t", "c2")
 
 
+@pytest.mark.slow
 async def test_a_reference_opens_results_of_the_runs_own_thread_only(dsn: str, schema: str) -> None:
     """Also those that the ledger has kept out of the state, and in a fork."""
     settings = ToolSettings(result_limit=1000)

@@ -60,6 +60,7 @@ def recorded(outcome: Outcome) -> Recorded:
     return Recorded(execution, None, "intent", 0, True, outcome.result_type, outcome.result)
 
 
+@pytest.mark.slow
 @given(results, st.booleans())
 def test_what_is_recorded_comes_back(result: Any, is_parent: bool) -> None:
     codec = ValueCodec()

@@ -245,6 +245,7 @@ async def test_each_attempt_begins_with_metadata(kind: type, dsn: str, schema: s
         check_whole([*events[:-2], *rest])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_stream_goes_on_when_its_producer_is_killed(kind: type, place: Place, dsn: str, schema: str) -> None:
     graphs = {"agent": counting(lambda count, token: place.pause(f"{count} {token}"))}
@@ -287,6 +288,7 @@ def test_nothing_is_lost_whenever_producers_are_killed(kind: type, place: Place,
                 check_whole([*run.join()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 @pytest.mark.parametrize("end", ["interrupted", "success"])
 def test_a_worker_that_dies_before_its_runs_end_is_stored_leaves_its_last_events_to_the_next(
@@ -366,6 +368,7 @@ async def test_events_are_stored_with_the_checkpoint_that_ends_their_superstep(
         await joined(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 async def test_events_without_a_checkpoint_do_not_wait_for_one(
     kind: type, dsn: str, schema: str, state: PGState

@@ -238,6 +238,7 @@ def test_a_tenant_cannot_drain_the_worker_of_all(walled: Walled) -> None:
         assert bob.runs.enqueue("agent", {"count": 0}).wait(GUARD_SECONDS)["count"] == 1
 
 
+@pytest.mark.slow
 def test_what_a_run_that_deletes_its_thread_leaves_is_deleted_without_other_runs_of_the_tenant(
     walled: Walled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +297,7 @@ def test_a_run_that_must_be_alone_is_alone_among_all_tenants(walled: Walled) -> 
     assert beside[0] == {"suspect"}
 
 
+@pytest.mark.slow
 def test_stores_that_tenants_would_share_are_refused(walled: Walled) -> None:
     graph = StateGraph(dict).add_node("one", lambda _: {}).add_edge(START, "one").compile(store=InMemoryStore())
     with walled.open() as state, pytest.raises(TenantError, match="graph 'agent' must be"), ExitStack() as stack:
@@ -336,6 +338,7 @@ def test_only_roles_that_may_list_tenants_serve_all(walled: Walled) -> None:
             connection.execute(f"DROP ROLE {name}".encode())
 
 
+@pytest.mark.slow
 def test_the_role_of_a_worker_sees_names_and_no_content(walled: Walled) -> None:
     with walled.open() as state:
         state.for_tenant("acme").runs.enqueue("agent", {"count": 0}, thread_id="secret")

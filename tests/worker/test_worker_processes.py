@@ -43,6 +43,7 @@ def stored(state: PGState, thread_id: str) -> int:
     return 0 if found is None else int(found.checkpoint["channel_values"].get("count", 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_run_whose_worker_is_killed_is_finished_by_another(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
@@ -62,6 +63,7 @@ def test_a_run_whose_worker_is_killed_is_finished_by_another(
     assert begun(place) == once(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_run_that_has_stored_nothing_starts_from_its_input(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
@@ -122,6 +124,7 @@ def test_a_worker_that_was_stopped_past_its_lease_writes_and_ends_nothing(
     assert begun(place)["begin step 2"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_drained_run_goes_on_elsewhere_at_once(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
@@ -150,6 +153,7 @@ def test_a_drained_run_goes_on_elsewhere_at_once(
     assert begun(place) == {**once(), f"begin step {STEPS - 1}": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_run_that_does_not_drain_in_time_is_repeated_elsewhere(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection

@@ -27,6 +27,7 @@ def test_a_job_is_done_and_told_line_by_line(dsn: str, saver: PGStateSaver, capf
     assert events[-1]["messages"] == len(found.checkpoint["channel_values"]["messages"])
 
 
+@pytest.mark.slow
 def test_what_one_conversation_learns_another_knows(
     dsn: str, saver: PGStateSaver, capfd: pytest.CaptureFixture[str]
 ) -> None:

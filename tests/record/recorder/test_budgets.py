@@ -115,6 +115,7 @@ async def invoke(state: Any, caller: Agent, thread_id: str, **owner: str) -> Any
     return await graph.ainvoke({}, config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", STATES)
 @pytest.mark.parametrize("scope", ["tenant", "user", "agent"])
 async def test_a_call_is_refused_in_the_middle_of_a_run_when_the_budget_is_used_up(
@@ -144,6 +145,7 @@ async def test_a_call_is_refused_in_the_middle_of_a_run_when_the_budget_is_used_
     assert len(rows(connection, schema, "spans", kind="llm", thread_id="t")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", STATES)
 async def test_what_another_process_spends_counts_soon(api: type, dsn: str, schema: str) -> None:
     agent = Agent(1)
@@ -161,6 +163,7 @@ async def test_what_another_process_spends_counts_soon(api: type, dsn: str, sche
     assert agent.made == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", STATES)
 async def test_a_deleted_thread_renews_no_budget(api: type, dsn: str, schema: str) -> None:
     agent = Agent(1)
@@ -178,6 +181,7 @@ async def test_a_deleted_thread_renews_no_budget(api: type, dsn: str, schema: st
     assert agent.made == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Worker, AsyncWorker])
 async def test_a_run_that_deletes_its_thread_renews_no_budget(kind: type, dsn: str, schema: str) -> None:
     agent = Agent(2)
@@ -192,6 +196,7 @@ async def test_a_run_that_deletes_its_thread_renews_no_budget(kind: type, dsn: s
         assert (await call(state.runs.budgets))[0].spent == 6 * CALL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", STATES)
 async def test_costs_of_this_process_are_counted_once(api: type, dsn: str, schema: str) -> None:
     agent = Agent(1)
@@ -206,6 +211,7 @@ async def test_costs_of_this_process_are_counted_once(api: type, dsn: str, schem
             await invoke(state, agent, "t5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Worker, AsyncWorker])
 async def test_an_enqueued_run_has_the_budget_of_its_key(
     kind: type, dsn: str, schema: str, caplog: pytest.LogCaptureFixture
@@ -233,6 +239,7 @@ async def test_an_enqueued_run_has_the_budget_of_its_key(
         assert agent.made == 4
 
 
+@pytest.mark.slow
 async def test_the_database_is_not_asked_for_each_call(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "_FRESH_SECONDS", 60.0)
     asked: list[int] = []
@@ -255,6 +262,7 @@ async def test_the_database_is_not_asked_for_each_call(dsn: str, schema: str, mo
         assert len(asked) == 3
 
 
+@pytest.mark.slow
 async def test_nothing_is_refused_while_it_is_not_known_what_was_spent(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +279,7 @@ async def test_nothing_is_refused_while_it_is_not_known_what_was_spent(
             await invoke(state, Agent(1), "t")
 
 
+@pytest.mark.slow
 async def test_the_first_calls_of_a_process_wait_for_what_was_spent(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +334,7 @@ async def test_the_user_of_configurable_is_known_before_the_first_call(
     assert all("user_id" not in metadata for metadata in listener.seen), "others see no more than before"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "durability"), [("configurable", "exit"), ("configurable", "async"), ("metadata", "async")]
 )
@@ -491,6 +501,7 @@ async def test_an_older_reading_that_ends_later_replaces_none(
         assert account.admit(run, uuid4(), "gpt-x") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Worker, AsyncWorker])
 async def test_enqueued_scheduled_and_resumed_runs_have_the_budget_of_their_user(
     kind: type, dsn: str, schema: str
@@ -519,6 +530,7 @@ async def test_enqueued_scheduled_and_resumed_runs_have_the_budget_of_their_user
         assert [agent.made for agent in agents.values()] == [3, 3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 @pytest.mark.parametrize("api", STATES)
 async def test_blocking_calls_on_an_event_loop_are_refused(api: type, how: str, dsn: str, schema: str) -> None:
@@ -538,6 +550,7 @@ async def test_blocking_calls_on_an_event_loop_are_refused(api: type, how: str, 
             await asyncio.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_calls_are_refused_if_the_event_loop_of_the_recorder_does_not_run(dsn: str, schema: str) -> None:
     agent, loop = Agent(5), asyncio.new_event_loop()
     state = loop.run_until_complete(AsyncPGState.open(dsn, schema=schema))
@@ -555,6 +568,7 @@ def test_calls_are_refused_if_the_event_loop_of_the_recorder_does_not_run(dsn: s
         loop.close()
 
 
+@pytest.mark.slow
 async def test_a_call_whose_reading_is_cancelled_is_checked_with_the_last_known_costs(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_spans_of_a_superstep_are_there_when_its_checkpoint_is(
     assert all(checkpoints[span["checkpoint_id"]] == span["step"] - 1 for span in nodes)
 
 
+@pytest.mark.slow
 def test_what_runs_is_visible_and_what_died_is_settled(dsn: str, schema: str, connection: Connection) -> None:
     process = child(run_and_hang, dsn, schema)
 
