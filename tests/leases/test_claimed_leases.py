@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import queue
 
@@ -51,7 +52,8 @@ async def test_nothing_is_written_under_a_lost_claim(api: type, is_told: bool, d
                             database.run(leases.take, known, "t", "other", 60.0, [lease.fencing_token])
 
                 graph = loop_graph(3, lose).compile(checkpointer=saver)
-                with pytest.raises(LeaseLostError):
+                # The write that finds the loss cancels a node that is still running. A worker knows why.
+                with pytest.raises((LeaseLostError, asyncio.CancelledError)):
                     await invoke(graph, saver, {"count": 0}, config_of("t"), durability="sync")
             state = await saver.aget_tuple(config_of("t"))
             assert state is not None
