@@ -13,7 +13,7 @@ WORKERS := $(if $(PGSTATE_TEST_DSN),,-n 3 --dist worksteal)
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
 # What is committed, without binary files.
 FILES := $(filter-out %.png %.zdict %.woff2 %.gif,$(wildcard $(shell git ls-files 2>/dev/null)))
-# Tests that are repeated on other versions of PostgreSQL; those of the slow ones that `make test-slow` runs.
+# Tests that `make test-servers` repeats on other versions of PostgreSQL. `make test-slow` runs the slow ones of them.
 MARKS ?= not long and not once
 
 # Each worker and each of the tests' processes would compile the tests and the package anew.

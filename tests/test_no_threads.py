@@ -254,3 +254,14 @@ async def test_a_host_that_cannot_be_looked_up_is_tried_again(refusing: Refusing
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     with refusing(), pytest.raises(psycopg.OperationalError, match="cannot be looked up: can't start new thread"):
         await connect_async("host=localhost.localdomain connect_timeout=2")
+
+
+async def test_another_error_of_the_event_loop_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be tried again until the time for an outage is over."""
+
+    async def fail(*args: Any, **options: Any) -> None:
+        raise RuntimeError("Task got Future attached to a different loop")
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "connect", fail)
+    with pytest.raises(RuntimeError, match="different loop"):
+        await connect_async("host=localhost")

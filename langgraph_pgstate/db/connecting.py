@@ -33,6 +33,8 @@ _CONNECT_TIMEOUT = 10
 # `_connect_again`, which starts with a short delay again.
 _RECONNECT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
+# Beginnings of the errors of a loop, or of its executor, that cannot start a thread. Python has no class for them.
+_NO_THREAD: Final = ("can't start new thread", "can't create new thread", "cannot schedule new futures")
 _OWN: Final = "_pgstate_own"
 _POOL_NAME: Final = "pgstate"
 _pool_log: Final = logging.getLogger("psycopg.pool")
@@ -95,6 +97,8 @@ async def connect_async(conninfo: str, **options: Any) -> AsyncPsycopgConnection
         return await psycopg.AsyncConnection.connect(conninfo, **options)
     except RuntimeError as error:
         # The event loop looks up the host's address in a thread.
+        if not str(error).startswith(_NO_THREAD):
+            raise
         raise psycopg.OperationalError(f"the host's address cannot be looked up: {error}") from error
 
 

@@ -169,7 +169,7 @@ class ThreadCursor:
 
     @property
     def wanted(self) -> Wanted | WantedRuns:
-        """What to read next: events of a run, or the thread's runs."""
+        """The next events of a run to read, or the next runs of the thread."""
         if self._cursor is not None:
             return self._cursor.wanted
         return WantedRuns(self._thread_id, self._since, self._given, self._ended_since)

@@ -35,11 +35,11 @@ async def get_status(db: Connection, queries: Queries, thread_id: str, run_id: s
     """
     found = await db.fetch(queries.get_run_status, {"thread_id": thread_id, "run_id": run_id})
     if not found:
-        raise await not_found(db, queries, thread_id, run_id)
+        raise await _not_found(db, queries, thread_id, run_id)
     return str(found[0][0])
 
 
-async def not_found(db: Connection, queries: Queries, thread_id: str, run_id: str) -> NotFoundError:
+async def _not_found(db: Connection, queries: Queries, thread_id: str, run_id: str) -> NotFoundError:
     """Return the error for a run that does not exist. One round trip.
 
     Raises:
@@ -72,7 +72,7 @@ async def get_outcome(
     key = {"thread_id": thread_id, "run_id": run_id}
     found = await db.fetch(queries.get_run_status, key)
     if not found and not is_known:
-        raise await not_found(db, queries, thread_id, run_id)
+        raise await _not_found(db, queries, thread_id, run_id)
     if not found or found[0][0] == "cancelled":
         raise RunCancelledError(thread_id, run_id)
     status, error_type, error_message, _ = found[0]

@@ -671,7 +671,6 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.streams.append": lambda bench: ([EventBatch(bench.claimed(), 1, 0, 1, 0, b"")],),
     "runs.streams.read": lambda bench: ([Wanted("t", "run", 0)], 10),
     "runs.streams.read_threads": lambda bench: ([WantedRuns("t", None, None)],),
-    "runs.outcomes.not_found": lambda bench: ("t", "r"),
     "runs.outcomes.get_status": lambda bench: ("t", bench.enqueued().run_id),
     "runs.outcomes.get_outcome": lambda bench: (bench.codec, None, "t", bench.enqueued().run_id),
     "runs.outcomes.resumption": lambda bench: (bench.codec, "t", bench.enqueued().run_id, "new", Command(resume=1)),

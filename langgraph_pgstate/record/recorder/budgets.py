@@ -40,7 +40,7 @@ _OWN_SECONDS: Final = 120.0
 
 
 class _Known(NamedTuple):
-    """What one reading found about an owner.
+    """The budget and the cost of an owner, as one reading found them.
 
     Attributes:
         reading: Number of the reading.
