@@ -850,8 +850,8 @@ class ToolFailedError(ToolError):
             tool,
             thread_id,
             idempotency_key,
-            f'failed with {error_type}: {error_message}. To run the tool again, give it on_error="retry", or call '
-            'settle(thread_id, key, "retry").',
+            f'failed with {error_type}: {error_message}. To run it again, call settle(thread_id, key, "retry"). A tool '
+            'with on_error="retry" is run again by itself, unless a person has settled it as failed.',
         )
 
 

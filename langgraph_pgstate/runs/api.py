@@ -261,11 +261,15 @@ class AsyncRuns(AsyncRunQueue):
                 this time, the oldest run first. Only the last hundred runs are read.
 
         Raises:
+            ThreadArchivedError: If the thread is archived.
             ConfigurationError: If the run has no event with the id in `last_event_id`.
         """
         return self._join(ThreadCursor(self.encoder.codec, thread_id_of(thread_id), last_event_id, since))
 
     async def _join(self, cursor: Cursor | ThreadCursor) -> AsyncIterator[Any]:
+        if isinstance(cursor, ThreadCursor):
+            # An archived thread has no runs to read, so its reader would wait without end.
+            await self._queue.run(refuse_archived, self._queries, cursor.wanted.thread_id)
         while not cursor.has_ended:
             page = await self._follower.next(cursor)
             if is_missing(page):
@@ -465,6 +469,8 @@ class Runs(RunQueue):
         return self._join(ThreadCursor(self.encoder.codec, thread_id_of(thread_id), last_event_id, since))
 
     def _join(self, cursor: Cursor | ThreadCursor) -> Iterator[Any]:
+        if isinstance(cursor, ThreadCursor):
+            self._queue.database.run(refuse_archived, self._queries, cursor.wanted.thread_id)
         while not cursor.has_ended:
             page = self._follower.next(cursor)
             if is_missing(page):

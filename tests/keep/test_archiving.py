@@ -228,8 +228,7 @@ async def test_runs_and_interrupts_of_an_archived_thread_are_not_said_to_be_miss
         ):
             with pytest.raises(ThreadArchivedError):
                 await called(function, *arguments)
-        for last in (None, "3"):
-            events = runs.join(handle, last_event_id=last)
+        for events in (runs.join(handle), runs.join(handle, last_event_id="3"), runs.join_thread("t")):
             with pytest.raises(ThreadArchivedError):
                 await anext(events) if api is AsyncPGState else next(events)
 
