@@ -169,7 +169,7 @@ def _show(target: Target, found: Any) -> None:
         "version": one.version,
         "kind": one.kind,
         "valid from": format_time(one.valid_from),
-        "deleted": format_time(one.valid_to) if one.is_deleted else None,
+        "deleted": format_time(one.valid_to) if one.valid_to is not None else None,
         "deleted by": one.deleted_by,
         "stored by": one.changed_by,
         "thread": one.thread_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -39,7 +40,8 @@ def read_items(
         "kind": text_of("kind", kind),
         "agent": text_of("agent", agent),
         "tenant_id": text_of("tenant_id", tenant_id),
-        "text": None if text is None else identifier("text", text),
+        # Compare with the value as JSON.
+        "text": None if text is None else json.dumps(identifier("text", text), ensure_ascii=False)[1:-1],
         "cursor_at": updated_at,
         "cursor_namespace": literal([identifier("cursor", label) for label in labels]),
         "cursor_key": key,

@@ -60,8 +60,18 @@ DELETE FROM /*schema*/memory_indexes WHERE name = :name::text;
 UPDATE /*schema*/memory_indexes SET is_complete = true WHERE name = ANY(:names::text[]) AND NOT is_complete;
 
 -- name: settle_unindexed
--- Unmark items that waited for embeddings. Items of the last minute before `until` stay marked, because their
--- transactions may not have been committed when items were read. An imported item keeps its old `updated_at`, but its
--- `valid_from` is the time of the import.
+-- Unmark items that waited for embeddings, and mark all other indexes as incomplete, because they may lack these items.
+-- While another call embeds for another index, unmark nothing. Items of the last minute before `until` stay marked,
+-- because their transactions may not have been committed when items were read. An imported item keeps its old
+-- `updated_at`, but its `valid_from` is the time of the import.
+WITH others AS (
+    UPDATE /*schema*/memory_indexes SET is_complete = false
+    WHERE is_complete AND NOT name = ANY(:names::text[]) AND EXISTS (
+        SELECT 1 FROM /*schema*/memories m
+        WHERE m.is_unindexed AND greatest(m.updated_at, m.valid_from) <= :until::timestamptz - interval '1 minute'
+    )
+)
 UPDATE /*schema*/memories SET is_unindexed = false
-WHERE is_unindexed AND greatest(updated_at, valid_from) <= :until::timestamptz - interval '1 minute';
+WHERE is_unindexed AND greatest(updated_at, valid_from) <= :until::timestamptz - interval '1 minute' AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/memory_indexes i WHERE NOT i.name = ANY(:names) AND i.indexing_until >= now()
+);

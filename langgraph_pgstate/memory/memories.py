@@ -462,7 +462,7 @@ async def put_if_unchanged(
         expected_version=expected_version,
     )
     found = await list_versions(db, queries, put.namespace, put.key, limit=1)
-    current = found[0] if found and not found[0].is_deleted else None
+    current = found[0] if found and found[0].valid_to is None else None
     if is_stored and current is not None:
         return current
     if current is not None and current.changed_by == origin.changed_by:
@@ -478,7 +478,7 @@ def _stale(namespace: Namespace, key: str, expected_version: int, newest: Sequen
     if not newest:
         return StaleMemoryError(namespace, key, expected_version, 0, None, None)
     (one,) = newest
-    if one.is_deleted:
+    if one.valid_to is not None:
         return StaleMemoryError(namespace, key, expected_version, 0, one.deleted_by, one.valid_to)
     return StaleMemoryError(namespace, key, expected_version, one.version, one.changed_by, one.valid_from)
 
@@ -486,7 +486,7 @@ def _stale(namespace: Namespace, key: str, expected_version: int, newest: Sequen
 async def version_to_change(db: Connection, queries: Queries, namespace: Namespace, key: str, version: int) -> Row:
     """Return the current version of an item, with the item's index fields and expiry."""
     newest = await list_versions(db, queries, namespace, key, limit=1)
-    if not newest or newest[0].is_deleted or newest[0].version != version:
+    if not newest or newest[0].valid_to is not None or newest[0].version != version:
         raise _stale(namespace, key, version, newest)
     return await version_to_restore(db, queries, namespace, key, version)
 

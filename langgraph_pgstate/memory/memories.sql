@@ -94,7 +94,7 @@ SELECT w.namespace FROM written w;
 
 -- name: delete_memories
 -- Delete items, and return the deleted items. A deleted item is kept as an earlier version, unless the item has
--- expired. If `purges`, delete the versions, too.
+-- expired. Versions beyond `history` are deleted and, if `purges`, all versions.
 -- leaves: memories.value
 -- leaves: memory_versions.value
 WITH clock AS MATERIALIZED (
@@ -106,7 +106,8 @@ WITH clock AS MATERIALIZED (
     DELETE FROM /*schema*/memory_versions v USING given g
     WHERE v.namespace OPERATOR(pg_catalog.=) g.namespace AND v.key = g.key AND (:purges::boolean OR EXISTS (
         SELECT 1 FROM /*schema*/memories m
-        WHERE m.namespace OPERATOR(pg_catalog.=) g.namespace AND m.key = g.key AND m.expires_at <= now()
+        WHERE m.namespace OPERATOR(pg_catalog.=) g.namespace AND m.key = g.key
+            AND (m.expires_at <= now() OR v.version <= m.version - :history AND coalesce(m.kind <> 'notes', true))
     ))
 ), gone AS (
     DELETE FROM /*schema*/memories m USING given g WHERE m.namespace OPERATOR(pg_catalog.=) g.namespace AND m.key = g.key
@@ -218,8 +219,8 @@ LIMIT :page_size::integer OFFSET :offset::integer;
 UPDATE /*schema*/memories m SET
     accessed_at = now(), access_count = m.access_count + g.count,
     -- Use UTC, because Citus requires an immutable expression. Addition in the session's time zone is not immutable.
-    expires_at = CASE WHEN g.refreshes AND m.ttl IS NOT NULL
-        THEN (g.at AT TIME ZONE 'UTC' + m.ttl) AT TIME ZONE 'UTC' ELSE m.expires_at END
+    expires_at = CASE WHEN g.refreshes AND m.expires_at IS NOT NULL
+        THEN greatest(m.expires_at, (g.at AT TIME ZONE 'UTC' + m.ttl) AT TIME ZONE 'UTC') ELSE m.expires_at END
 FROM (SELECT now() AS at, r.* FROM unnest(:namespaces::text[], :keys::text[], :counts::integer[], :refreshed::boolean[])
     AS r (namespace, key, count, refreshes)) AS g
 WHERE m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key AND (m.expires_at IS NULL OR m.expires_at > now());

@@ -64,7 +64,7 @@ class AsyncNotes(_Notes):
     async def read(self) -> None:
         """Read the current notes again."""
         found = await self._versions(limit=1)
-        self._use(found[0] if found and not found[0].is_deleted else None)
+        self._use(found[0] if found and found[0].valid_to is None else None)
 
     async def save(
         self,

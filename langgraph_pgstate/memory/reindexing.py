@@ -66,6 +66,6 @@ async def finish(db: Connection, queries: Queries, names: Sequence[str], until: 
     await db.execute_together(
         [
             (queries.complete_memory_indexes, {"names": [*names]}),
-            (queries.settle_unindexed, {"until": until.isoformat()}),
+            (queries.settle_unindexed, {"names": [*names], "until": until.isoformat()}),
         ]
     )

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -17,7 +18,7 @@ from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.runners import BlockingRunner
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleMemoryError
-from langgraph_pgstate.memory import PGMemoryStore, items, large
+from langgraph_pgstate.memory import PGMemoryStore, items, large, reindexing
 
 DIMS = 4
 
@@ -189,6 +190,58 @@ def test_an_old_index_is_dropped(dsn: str, place: str, connection: psycopg.Conne
         assert store.search(("users",), query="a text", mode="vector")[0].key == "a"
         with pytest.raises(NotFoundError):
             store.drop_index("old")
+
+
+@contextmanager
+def minutes_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Calls of `reindex` begin two minutes later by the server's clock."""
+    begin = reindexing.begin
+
+    async def later(*arguments: Any) -> Any:
+        found = await begin(*arguments)
+        return None if found is None else found + timedelta(minutes=2)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reindexing, "begin", later)
+        yield
+
+
+def test_an_index_that_a_process_does_not_know_lacks_nothing_later(
+    dsn: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older process runs beside a newer one, and an index that was left out is used again."""
+    both = index("old"), index("new")
+    for knows, lacks in (("old", "new"), ("new", "old")):
+        with opened(dsn, place, *both) as store:
+            store.reindex()
+        with opened(dsn, place, index(knows)) as store, minutes_later(monkeypatch):
+            store.put(("users",), knows, {"text": f"{knows} text"})
+            assert store.reindex() == 0
+        with opened(dsn, place, *both) as store:
+            assert store.list_indexes() == {knows: True, lacks: False}
+            assert store.reindex() == 1
+        with opened(dsn, place, index(lacks)) as store:
+            assert store.search(("users",), query=f"{knows} text", mode="vector")[0].key == knows
+
+
+def test_nothing_is_settled_while_another_index_gets_its_items(
+    dsn: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other call may have read past an item that was stored meanwhile."""
+    with opened(dsn, place, index("old")) as older:
+
+        def slow(texts: Sequence[str]) -> list[list[float]]:
+            older.put(("users",), "a", {"text": "late"})
+            with minutes_later(monkeypatch):
+                assert older.reindex() == 0
+            return embed(texts)
+
+        older.put(("users",), "b", {"text": "early"})
+        with opened(dsn, place, index("new", slow)) as slower:
+            assert slower.reindex() == 1
+        with opened(dsn, place, index("new")) as newer:
+            assert newer.reindex() == 1
+            assert len(newer.search(("users",), query="late", mode="vector")) == 2
 
 
 def test_what_is_told_again_in_a_large_namespace_is_merged(

@@ -99,6 +99,19 @@ def test_a_memory_told_again_keeps_the_greater_importance_and_the_later_end(stor
     assert (found.expires_at, found.duplicates) == (None, 2)
 
 
+def test_a_read_ends_no_memory_sooner_than_it_was_told(dsn: str, schema: str, store: PGMemoryStore) -> None:
+    """Also one that was first told with a time to live, and later with another end, or for ever."""
+    end = datetime.now(UTC) + timedelta(days=1)
+    with PGMemoryStore.from_conn_string(dsn, schema=schema, ttl={"default_ttl": 60}) as short:
+        for text in ("a", "b"):
+            short.remember(text)
+        short.remember("a", expires_at=end)
+        store.remember("b")
+        short.recall()
+        short.flush()
+        assert {one.content: one.expires_at for one in short.recall()} == {"a": end, "b": None}
+
+
 @pytest.mark.slow
 @pytest.mark.bare
 def test_a_similar_memory_replaces_what_stays_as_a_version(indexed: PGMemoryStore) -> None:
@@ -285,6 +298,30 @@ def test_every_version_of_progress_notes_is_kept_and_compared(dsn: str, schema: 
         assert len(again.history()) == 33
 
 
+def test_what_loses_its_newest_version_to_an_erasure_is_stored_again(dsn: str, schema: str) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        memory = state.memory
+
+        def take_notes(_: MessagesState) -> dict[str, Any]:
+            memory.notes("move").save(goal="secret")
+            memory.put(ANN, "k", {"n": 2})
+            return {}
+
+        memory.notes("move").save(goal="Move")
+        memory.put(ANN, "k", {"n": 1})
+        builder = StateGraph(MessagesState).add_node(take_notes).add_edge(START, "take_notes")
+        graph = builder.compile(checkpointer=state.saver)
+        graph.invoke({"messages": []}, {"configurable": {"thread_id": "t"}})
+        state.privacy.erase(thread_id="t")
+        notes = memory.notes("move")
+        assert (notes.version, notes.goal) == (0, "")
+        notes.save(goal="Move by June")
+        assert [one.value["goal"] for one in notes.history()] == ["Move by June", "Move"]
+        with pytest.raises(StaleMemoryError, match="is at version 0, not 1"):
+            memory.edit(ANN, "k", {"n": 3}, expected_version=1)
+        assert memory.restore(ANN, "k", 1, expected_version=0).version == 2
+
+
 def test_a_memory_leads_to_its_message_and_back_also_in_a_fork(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
@@ -370,3 +407,6 @@ def test_a_change_and_a_deletion_for_an_older_version_are_refused_with_who_was_f
         assert found is not None
         assert (found.value["content"], found.kind, found.user_id) == ("Lives in Rome.", "fact", "ann")
         assert [one.key for one in memory.browse(user_id="ann", text="ROME").items] == ["home"]
+        memory.remember('She said "yes" to\nC:\\Rome', key="said", user_id="ann")
+        for text in (' "YES" to\nc:\\', "to\n", ":\\"):
+            assert [one.key for one in memory.browse(user_id="ann", text=text).items] == ["said"]

@@ -100,7 +100,12 @@ def test_no_more_versions_are_kept_than_asked_for(dsn: str, schema: str, connect
         with PGMemoryStore.from_conn_string(dsn, schema=schema, history=history) as store:
             for n in range(10):
                 store.put(USER, str(history), {"n": n})
+            for n in range(10):
+                store.put(USER, f"{history} deleted", {"n": n})
+                store.delete(USER, f"{history} deleted")
         assert [n for _, n, _ in versions(connection, schema, str(history))] == kept
+        deleted = [n for _, n, _ in versions(connection, schema, f"{history} deleted")]
+        assert deleted == [str(n) for n in range(10 - history, 10)]
 
 
 def test_no_version_of_two_writers_is_lost(
