@@ -102,6 +102,14 @@ def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
             pairs[_text(key) if type(key) is str else str(key)], item_is_exact = to_json(item, depth + 1)
             is_exact = is_exact and item_is_exact and type(key) is str and encodes_as_utf8(key)
         return pairs, is_exact
+    # A plain value represents a value of a subclass, such as an `IntEnum` or numpy's `float64`, well enough. LangGraph's
+    # PostgreSQL saver also returns the plain value.
+    if isinstance(value, str):
+        return to_json(str.__str__(value))
+    if isinstance(value, int):
+        return to_json(int.__int__(value))
+    if isinstance(value, float):
+        return to_json(float.__float__(value))
     return _text(str(value)), False
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from enum import Enum, IntEnum
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langgraph_pgstate.codec.metadata import join_metadata, split_metadata
+from langgraph_pgstate.codec.metadata import filter_json, join_metadata, split_metadata
 from tests.codec.test_values import ODD, QUICK, TEXT, plain
 
 pytestmark = [pytest.mark.smoke, pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")]
@@ -58,3 +60,33 @@ def test_metadata_is_split_and_joined_without_loss(metadata: dict[str, Any]) -> 
     assert {key: plain(value) for key, value in joined.items()} == {
         key: plain(value) for key, value in metadata.items()
     }
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+class Mood(str, Enum):  # noqa: UP042 # its `str` is not its value
+    CALM = "calm"
+
+
+class Ratio(float):
+    """A class that no serializer knows."""
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(Level.HIGH, 3), (Mood.CALM, "calm"), (Ratio(1.5), 1.5), ([Level.HIGH], [3])],
+    ids=repr,
+)
+def test_a_number_or_text_of_a_subclass_is_stored_as_its_plain_value(value: Any, expected: Any) -> None:
+    """As in LangGraph's PostgreSQL saver: any process can read it, and a filter by the value finds it.
+
+    A config's metadata may hold such values. Stored with its type, the checkpoint could not be read where the type's
+    module is not imported.
+    """
+    text, exact = split_metadata({"key": value})
+    assert not exact
+    assert json.loads(text) == json.loads(filter_json({"key": value})) == {"key": expected}
+    found = join_metadata(text, exact)["key"]
+    assert type(found) is type(expected)
