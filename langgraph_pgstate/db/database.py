@@ -198,11 +198,10 @@ class _Connected:
         has_time = busy_seconds is not None and tries is not None and tries.remaining(time.monotonic()) > 0
         return has_time and self._connector.error is not None
 
-    def _apart(self, error: UnavailableError, seconds: float) -> tuple[str, dict[str, Any]]:
-        """Return the DSN and options of an extra connection if all connections were in use; else raise the error."""
+    def _check_busy(self, error: UnavailableError) -> None:
+        """Raise the error unless other calls use all connections."""
         if not isinstance(error.__cause__, PoolTimeout) or self._connector.error is not None:
             raise error
-        return self.dsn, connection_options(self.dsn, None, seconds)
 
 
 def _finish_unless_idle(connection: PsycopgConnection | AsyncPsycopgConnection, *, is_borrowed: bool) -> None:
@@ -347,17 +346,24 @@ class Database(_Connected):
     ) -> T:
         """Run an operation as `run` does. If other calls use all connections for `seconds`, open an extra connection.
 
-        For operations that must be done in time, such as the renewal of leases.
+        For operations that must be done in time, such as the renewal of leases. If no extra connection can be opened,
+        wait for a connection as `run` does.
         """
         with nullcontext() if self.observer is None else self.observer(operation):
             try:
                 return self._run(None, seconds, operation, *args, **kwargs)
             except UnavailableError as error:
-                dsn, options = self._apart(error, seconds)
+                self._check_busy(error)
             held: HeldKeys | None = None
             while True:
                 try:
-                    with psycopg.Connection.connect(dsn, **options) as connection:
+                    dsn = self.dsn
+                    extra = psycopg.Connection.connect(dsn, **connection_options(dsn, None, seconds))
+                except (ConfigurationError, psycopg.Error):
+                    # The caller's pool computes its DSN, or the server allows no more connections.
+                    return self._run(None, None, operation, *args, **kwargs)
+                try:
+                    with extra as connection:
                         db = BlockingConnection(connection)
                         db.tenant, db.keys = self.tenant, held or self.keys
                         return run_blocking(self._walled(operation)(db, *args, **kwargs))
@@ -757,11 +763,16 @@ class AsyncDatabase(_Connected):
             try:
                 return await self._run(None, seconds, operation, *args, **kwargs)
             except UnavailableError as error:
-                dsn, options = self._apart(error, seconds)
+                self._check_busy(error)
             held: HeldKeys | None = None
             while True:
                 try:
-                    async with await connect_async(dsn, **options) as connection:
+                    dsn = self.dsn
+                    extra = await connect_async(dsn, **connection_options(dsn, None, seconds))
+                except (ConfigurationError, psycopg.Error):
+                    return await self._run(None, None, operation, *args, **kwargs)
+                try:
+                    async with extra as connection:
                         db = AsyncConnection(connection)
                         db.tenant, db.keys = self.tenant, held or self.keys
                         return await self._walled(operation)(db, *args, **kwargs)

@@ -8,13 +8,14 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 from support import APIS, GUARD_SECONDS, Gate, config_of, open_saver, put_arguments, put_chain, terminate, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, PoolSettings, RetryPolicy
@@ -200,6 +201,30 @@ async def test_what_must_be_in_time_does_not_wait_for_calls_that_keep_all_connec
         lent = database.lend()
         await stack.enter_async_context(lent) if api is APIS[1] else stack.enter_context(lent)
         assert await run(database, look, "run_apart", 0.05) == "seen"
+
+
+@pytest.mark.parametrize("why", ["the pool computes its connection string", "the role has no more connections"])
+@pytest.mark.parametrize("api", APIS)
+async def test_what_must_be_in_time_waits_for_a_connection_where_no_more_can_be_opened(
+    api: type, why: str, dsn: str, connection: psycopg.Connection
+) -> None:
+    """Guard: otherwise a put that needs a data key, or the renewal of a lease, failed while the pool was busy."""
+    role = f"pgstate_test_{uuid4().hex}"
+    connection.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1".encode())
+    own = make_conninfo(dsn, user=role)
+    given: Any = own if why.startswith("the role") else lambda: own
+    blocking = api is APIS[0]
+    pool: Any = (ConnectionPool if blocking else AsyncConnectionPool)(given, min_size=1, max_size=1, open=False)
+    await maybe(pool.open())
+    database = (Database if blocking else AsyncDatabase)(pool, schema="pgstate")
+    taken = await maybe(pool.getconn())
+    call = asyncio.create_task(run(database, look, "run_apart", 0.05))
+    await asyncio.sleep(0.5)
+    assert not call.done()
+    await maybe(pool.putconn(taken))
+    assert await asyncio.wait_for(call, GUARD_SECONDS) == "seen"
+    await maybe(pool.close())
+    connection.execute(f"DROP ROLE {role}".encode())
 
 
 @pytest.mark.parametrize("api", APIS)
