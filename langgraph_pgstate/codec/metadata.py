@@ -102,8 +102,8 @@ def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
             pairs[_text(key) if type(key) is str else str(key)], item_is_exact = to_json(item, depth + 1)
             is_exact = is_exact and item_is_exact and type(key) is str and encodes_as_utf8(key)
         return pairs, is_exact
-    # A plain value represents a value of a subclass, such as an `IntEnum` or numpy's `float64`, well enough. LangGraph's
-    # PostgreSQL saver also returns the plain value.
+    # A plain value represents a value of a subclass, such as an `IntEnum` or numpy's `float64`, well enough. Any
+    # process can read it. LangGraph's PostgreSQL saver returns plain values, too.
     if isinstance(value, str):
         return to_json(str.__str__(value))
     if isinstance(value, int):
