@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -24,6 +24,7 @@ from langgraph_pgstate.server.json import to_json, to_json_in_parts
 from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, clean_up, pieces
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of
+from langgraph_pgstate.server.translation import number_of
 
 HEARTBEAT: Final = b": heartbeat\n\n"
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -65,13 +66,33 @@ def stream(
         deletes: Whether the thread is deleted after the end.
     """
     kept_modes(modes)
-    events = call.state.runs.join(handle, last_event_id=last_event_id)
+    events, conversion = call.state.runs.join(handle, last_event_id=last_event_id), Conversion(modes)
+    if last_event_id and "messages" in modes:
+        events = _after_earlier(call, handle, conversion, events)
     path = location(handle)
     # A client that reconnects has only this address, so the address repeats the modes.
     query = f"?{urlencode({'stream_mode': list(modes)}, doseq=True)}" if modes else ""
     headers = {**HEADERS, "Content-Location": path, "Location": f"{path}/stream{query}"}
-    chunks = _chunks(call, handle, events, Conversion(modes), reader, cancels, deletes)
+    chunks = _chunks(call, handle, events, conversion, reader, cancels, deletes)
     return ClosingResponse(chunks, 200, headers, "text/event-stream")
+
+
+async def _after_earlier(
+    call: Call, handle: AsyncRunHandle, conversion: Conversion, events: AsyncIterator[StreamEvent]
+) -> AsyncIterator[StreamEvent]:
+    """Yield events after the conversion has read the run's earlier events, which hold earlier parts of a message."""
+    is_first = True
+    async for event in events:
+        if is_first:
+            is_first = False
+            joined: Any = call.state.runs.join(handle)
+            async with aclosing(joined) as stored:
+                async for earlier in stored:
+                    if number_of(earlier.id) >= number_of(event.id):
+                        break
+                    for _ in conversion.convert(earlier):
+                        pass
+        yield event
 
 
 async def _chunks(
@@ -88,7 +109,9 @@ async def _chunks(
 
         async def encode(event: StreamEvent) -> tuple[str, bytes]:
             def convert(write: Callable[[Any], bytes]) -> bytes:
-                return b"".join(encoded(event.id, *part, write) for part in conversion.convert(event))
+                parts = [*conversion.convert(event)]
+                # Only the last part has the id, because a client that comes back with the id lacks none of the parts.
+                return b"".join(encoded(event.id if part is parts[-1] else "", *part, write) for part in parts)
 
             return event.event, await written(event.data, convert)
 
@@ -211,12 +234,12 @@ class Conversion:
     def _message(self, message: Any, metadata: Any) -> Iterator[tuple[str, Any]]:
         if not isinstance(message, BaseMessage) or not message.id:
             return
-        if not isinstance(message, BaseMessageChunk):
-            yield "messages/complete", [message]
-            return
         known = self._parts.get(message.id)
         if known is None:
             yield "messages/metadata", {message.id: {"metadata": metadata}}
+        if not isinstance(message, BaseMessageChunk):
+            yield "messages/complete", [message]
+            return
         whole = message if known is None else known + message
         assert isinstance(whole, BaseMessageChunk)
         self._parts[message.id] = whole

@@ -243,7 +243,7 @@ class _Run:
 
     def first_seq(self, event: StreamEvent) -> int:
         """Return the first sequence number for an event of the run. The caller skips numbers that are already used."""
-        distance = _number_of(event.id) * _SEQS_PER_EVENT
+        distance = number_of(event.id) * _SEQS_PER_EVENT
         if self._start is None and event.stored_at is not None:
             # If the run's first events are no longer stored, use the time of this event. The number is still greater
             # than the numbers of earlier events.
@@ -364,7 +364,8 @@ def _id_of(config: Any) -> Any:
     return config["configurable"].get("checkpoint_id") if config else None
 
 
-def _number_of(id: str) -> int:
+def number_of(id: str) -> int:
+    """Return the place of an event in its run. The events `error` and `end` are behind all other events."""
     number, dot, _ = id.partition(".")
     return int(number) + bool(dot)
 

@@ -119,6 +119,21 @@ async def test_a_stream_is_joined_after_every_event(server: AgentServer) -> None
         assert [part.event for part in late] == ["error"]
 
 
+async def test_a_stream_of_messages_goes_on_with_the_whole_message(client: LangGraphClient) -> None:
+    """Guard: the parts that a client has. Without them, the message would begin where the client comes back."""
+    await client.threads.create(thread_id="t")
+    run = await client.runs.create("t", "chat", input=HELLO, stream_mode="messages")
+    key: Any = ("t", run["run_id"])
+    whole = await collected(client.runs.join_stream(*key, stream_mode="messages"))
+    assert whole[-1].data[0]["content"] == ANSWER
+    for number, part in enumerate(whole[:-1]):
+        rest = await collected(client.runs.join_stream(*key, stream_mode="messages", last_event_id=part.id))
+        # The metadata of a message have the place of the event before them, so that no part is lost after them.
+        following = number + (part.event != "messages/metadata")
+        assert [(one.event, one.data) for one in rest] == [(one.event, one.data) for one in whole[following:]]
+    assert await collected(client.runs.join_stream(*key, stream_mode="messages", last_event_id=whole[-1].id)) == []
+
+
 async def test_modes_that_are_not_there_are_refused(client: LangGraphClient) -> None:
     mode: Any = "lifecycle"
     with pytest.raises(httpx.HTTPStatusError, match="not implemented"):
@@ -286,11 +301,14 @@ def test_events_become_those_of_the_sdk() -> None:
     [(name, [message])] = parts.convert(event("messages", (AIMessageChunk("b", id="1"), metadata)))
     assert (name, message.content, type(message)) == ("messages/partial", "ab", AIMessage)
     whole = AIMessage("c", id="2")
-    assert [*parts.convert(event("messages", (whole, metadata)))] == [("messages/complete", [whole])]
+    assert [*parts.convert(event("messages", (whole, metadata)))] == [
+        ("messages/metadata", {"2": {"metadata": metadata}}),
+        ("messages/complete", [whole]),
+    ]
     assert [*parts.convert(event("messages", (AIMessage("d"), metadata)))] == []
     both = streams.Conversion(["messages", "messages-tuple"])
     names = [name for name, _ in both.convert(event("messages", (whole, metadata), ("x:1",)))]
-    assert names == ["messages|x:1", "messages/complete"]
+    assert names == ["messages|x:1", "messages/metadata", "messages/complete"]
     every = streams.Conversion(())
     assert [*every.convert(event("custom", 1))] == [("custom", 1)]
     assert [*every.convert(event("error", {"error": "a.b.C", "message": "no"}))] == [
