@@ -70,8 +70,9 @@ WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND r.thread_i
 
 -- name: get_last_checkpoint
 -- Return the newest checkpoint of a run in the root namespace. For a run without checkpoints, return the checkpoint for
--- which the run's tasks have stored writes, if any.
-SELECT greatest((
+-- which the run's tasks have stored writes, if any. A successful run without either had nothing to do: return the
+-- checkpoint that was the thread's newest when the run ended.
+SELECT coalesce(greatest((
     SELECT max(own.checkpoint_id) FROM (
         SELECT k.checkpoint_id FROM /*schema*/checkpoints k
         WHERE k.thread_id = :thread_id::text AND k.checkpoint_ns = '' AND k.run_id = :run_id::text OFFSET 0
@@ -79,6 +80,11 @@ SELECT greatest((
 ), (
     SELECT max(w.checkpoint_id) FROM /*schema*/writes w
     WHERE w.thread_id = :thread_id AND w.checkpoint_ns = '' AND w.run_id = :run_id
+)), (
+    SELECT k.checkpoint_id FROM /*schema*/runs r JOIN /*schema*/checkpoints k ON k.thread_id = r.thread_id
+    WHERE r.thread_id = :thread_id AND r.run_id = :run_id AND r.status = 'success' AND k.thread_id = :thread_id
+        AND k.checkpoint_ns = '' AND k.created_at <= r.ended_at
+    ORDER BY k.checkpoint_id DESC LIMIT 1
 ));
 
 -- name: list_workers

@@ -65,6 +65,12 @@ async def test_a_caller_waits_for_the_state_that_the_run_leaves(api: type, dsn: 
         run_here(queue, graph)
         assert len((await call(again.wait))["items"]) == 4
         assert len((await call(handle.wait))["items"]) == 2
+        # A run with nothing to do leaves the state that it found, as `graph.invoke` returns it.
+        idle = await call(state.runs.enqueue, "graph", thread_id="t")
+        run_here(queue, graph)
+        await call(state.runs.enqueue, "graph", {"items": [], "count": 0}, thread_id="t")
+        run_here(queue, graph)
+        assert len((await call(idle.wait))["items"]) == 4
 
 
 @pytest.mark.parametrize("api", STATES)
