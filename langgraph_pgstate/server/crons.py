@@ -91,6 +91,14 @@ async def create(call: Call) -> Any:
         thread_id=thread_id,
         multitask_strategy=body.multitask_strategy,
     )
+    try:
+        # The thread or the assistant may have been deleted with its crons before this cron was stored.
+        if thread_id is not None:
+            await call.visible(thread_id, threads)
+        await choose(call, body.assistant_id)
+    except (HTTPException, AuthError):
+        await call.state.schedules.delete(cron_id)
+        raise
     return await _answer(call, made.name)
 
 

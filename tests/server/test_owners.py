@@ -387,3 +387,24 @@ async def test_an_input_answers_no_interrupt_that_its_sender_may_not_read(dsn: s
         start = {"id": 1, "method": "run.start", "params": {"assistant_id": "asking", "input": {"count": 1}}}
         assert (await made(ella, "/threads/t/commands", **start))["error"] == "permission_denied"
         assert (await eve.get("/threads/t")).json()["status"] == "interrupted"
+
+
+async def test_no_cron_stays_of_a_thread_or_assistant_that_goes_meanwhile(dsn: str, schema: str) -> None:
+    """Guard: the second look. The cron would run on the next thread of this id, which may be another user's."""
+    auth, meanwhile = of_teams(), "/threads/t"
+
+    @auth.on.crons.create
+    async def delete(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> bool:
+        assert (await eve.delete(meanwhile)).is_success
+        return True
+
+    async with users(dsn, schema, auth, "eve") as (server, [eve]):
+        assistant = (await made(eve, "/assistants", graph_id="chat"))["assistant_id"]
+        cron = {"assistant_id": assistant, "schedule": DAILY}
+        await made(eve, "/threads", thread_id="t", metadata={"graph_id": "chat", "assistant_id": assistant})
+        refused = await eve.post("/threads/t/runs/crons", json=cron)
+        meanwhile = f"/assistants/{assistant}"
+        also_refused = await eve.post("/runs/crons", json=cron)
+        assert (refused.status_code, also_refused.status_code) == (404, 404)
+        assert server.service is not None
+        assert await server.service.state.schedules.count() == 0
