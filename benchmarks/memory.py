@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import random
 import statistics
@@ -47,14 +48,19 @@ _WORDS: Final = tuple(
     "ann bob likes prefers tea coffee flight hotel window aisle seat meeting monday friday berlin paris invoice refund "  # noqa: SIM905
     "python rust graph deploy release bug fix test vegan allergy peanut sister brother birthday piano guitar".split()
 )
-_random: Final = random.Random(7)
-_BASE: Final = [[_random.gauss(0, 1) for _ in range(DIMS)] for _ in range(1000)]
 Samples = dict[str, dict[str, list[float]]]
+
+
+@functools.cache
+def _base() -> list[list[float]]:
+    """Return embeddings that are the same in each process."""
+    made = random.Random(7)
+    return [[made.gauss(0, 1) for _ in range(DIMS)] for _ in range(1000)]
 
 
 def embed(texts: Sequence[str]) -> list[list[float]]:
     """Return embeddings that are at hand."""
-    return [_BASE[hash(text) % len(_BASE)] for text in texts]
+    return [_base()[hash(text) % len(_base())] for text in texts]
 
 
 def text(number: int) -> str:
@@ -93,7 +99,7 @@ def fill(dsn: str, memories: int) -> None:
 def make_given(connection: psycopg.Connection[Any], memories: int, namespaces: int, dims: int = DIMS) -> None:
     """Make tables with what stores are given: `base` has embeddings, and `given` items."""
     connection.execute(f"CREATE TABLE base (number int PRIMARY KEY, embedding vector({dims}))")
-    rows = [(place, str(vector[:dims])) for place, vector in enumerate(_BASE)]
+    rows = [(place, str(vector[:dims])) for place, vector in enumerate(_base())]
     connection.cursor().executemany("INSERT INTO base VALUES (%s, %s::text::vector)", rows)
     connection.execute(
         """

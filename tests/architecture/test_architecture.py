@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -93,6 +94,12 @@ PACKAGE = Path(langgraph_pgstate.__file__).parent
 MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
+@functools.cache
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    """All nodes of a module, each before what is in it."""
+    return [*ast.walk(tree)]
+
+
 def is_operation(node: ast.AST) -> bool:
     """Whether it is a function that takes a connection."""
     is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -124,7 +131,7 @@ def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every string a module holds, f-strings in one piece, but no docstrings."""
     docstrings = set()
     # A function comes before what is in it.
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if node.body and isinstance(node.body[0], ast.Expr):
                 docstrings.add(id(node.body[0].value))
@@ -140,7 +147,7 @@ def name_of(tree: ast.AST) -> str | None:
 def imported(tree: ast.AST) -> set[str]:
     """Root names of all a module imports."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             found.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -175,7 +182,7 @@ def test_psycopg_is_imported_in_db_only() -> None:
 
 def private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
     """Names that another package keeps private: modules and names that are imported, attributes, LangGraph's keys."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom) and not str(node.module).startswith("langgraph_pgstate"):
             names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
@@ -194,7 +201,7 @@ def private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
 def names_assigned(tree: ast.AST) -> set[str]:
     """Names of all attributes, functions, variables and modules that a module defines."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and name_of(node.value) == "self":
@@ -884,13 +891,13 @@ def test_an_operation_never_suspends_over_a_blocking_connection(
 def test_no_wait_hides_a_cancellation() -> None:
     """As `asyncio.wait_for` does before Python 3.12: use `asyncio.timeout`, or `pause` in a background task."""
     for name, tree in MODULES.items():
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "wait_for"]
+        calls = [node for node in nodes_of(tree) if isinstance(node, ast.Attribute) and node.attr == "wait_for"]
         assert "asyncio.wait_for" not in map(ast.unparse, calls), name
 
 
 def test_a_reading_names_a_statement_that_there_is() -> None:
     makers = {"Read", "read_all", "read_page"}
-    calls = [node for tree in MODULES.values() for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    calls = [node for tree in MODULES.values() for node in nodes_of(tree) if isinstance(node, ast.Call) and node.args]
     named = [call.args[0] for call in calls if name_of(call.func) in makers]
     found = {one.value for name in named for one in ast.walk(name) if isinstance(one, ast.Constant)}
     assert len(found) > 5

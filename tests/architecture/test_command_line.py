@@ -12,7 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from langgraph_pgstate.cli.app import app
-from tests.architecture.test_architecture import MODULES
+from tests.architecture.test_architecture import MODULES, nodes_of
 
 pytestmark = pytest.mark.smoke
 
@@ -38,7 +38,7 @@ OBJECTS = {
 
 def refused(tree: ast.AST) -> Iterator[str]:
     """Yield what a module imports that commands may not."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names if one.name.startswith("langgraph_pgstate"))
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("langgraph_pgstate"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.test_architecture import MODULES
+from tests.architecture.test_architecture import MODULES, nodes_of
 
 pytestmark = pytest.mark.smoke
 
@@ -23,7 +23,7 @@ def is_private(name: str) -> bool:
 def defined_in(tree: ast.AST) -> set[str]:
     """The names of functions and classes of a module, and of all that it assigns."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 found.add(node.name)
@@ -34,16 +34,12 @@ def defined_in(tree: ast.AST) -> set[str]:
     return found
 
 
-def foreign_arguments(tree: ast.AST, own: set[str]) -> dict[int, set[str]]:
-    """By id of each function, its arguments that are objects of other modules."""
+def foreign_arguments(function: Function, own: set[str]) -> set[str]:
+    """The arguments of a function that are objects of other modules."""
     return {
-        id(node): {
-            one.arg
-            for one in ast.walk(node.args)
-            if isinstance(one, ast.arg) and one.annotation is not None and not own & names_in(one.annotation)
-        }
-        for node in ast.walk(tree)
-        if isinstance(node, Function)
+        one.arg
+        for one in ast.walk(function.args)
+        if isinstance(one, ast.arg) and one.annotation is not None and not own & names_in(one.annotation)
     }
 
 
@@ -54,26 +50,21 @@ def names_in(tree: ast.AST) -> set[str]:
 def strangers(tree: ast.AST) -> Iterator[str]:
     """Yield the private names of other modules that a module uses."""
     own = defined_in(tree)
-    arguments = foreign_arguments(tree, own)
-
-    waiting: list[tuple[ast.AST, set[str]]] = [(tree, set())]
-    while waiting:
-        node, foreign = waiting.pop()
-        if isinstance(node, Function):
-            foreign = foreign | arguments[id(node)]
+    functions = [node for node in nodes_of(tree) if isinstance(node, Function)]
+    for node in nodes_of(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("langgraph_pgstate"):
             yield from (alias.name for alias in node.names if is_private(alias.name))
         if isinstance(node, ast.Attribute) and is_private(node.attr):
+            around = (one for one in functions if one.lineno <= node.lineno <= (one.end_lineno or 0))
             match node.value:
                 case ast.Name("self" | "cls"):
                     pass
-                case ast.Name(name) if node.attr in own and name not in foreign:
+                case ast.Name(name) if node.attr in own and not any(name in foreign_arguments(f, own) for f in around):
                     pass
                 case ast.Call(ast.Name()) if node.attr in own:
                     pass
                 case _:
                     yield ast.unparse(node)
-        waiting += ((child, foreign) for child in ast.iter_child_nodes(node))
 
 
 def test_no_module_uses_private_names_of_another() -> None:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
-from pathlib import Path
 
 import pytest
 from support.record import PARTS
 
-import langgraph_pgstate
 from langgraph_pgstate.files import AsyncFiles, Files
 from langgraph_pgstate.schedules import AsyncSchedules, Schedules
-from tests.architecture.test_architecture import methods, parameters
+from tests.architecture.test_architecture import MODULES, methods, parameters
 
 pytestmark = pytest.mark.smoke
 
 
 PAIRS = [*zip(*PARTS.values(), strict=True), (Schedules, AsyncSchedules), (Files, AsyncFiles)]
-PACKAGE = Path(langgraph_pgstate.__file__).parent
 
 # Written twice with equal bodies, for they call what is written twice or return another class.
 WRITTEN_TWICE = {
@@ -77,8 +74,8 @@ def _functions(class_: ast.ClassDef) -> dict[str, ast.FunctionDef | ast.AsyncFun
 
 def test_only_what_waits_differently_is_written_twice() -> None:
     found = set()
-    for path in PACKAGE.rglob("*.py"):
-        classes = {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)}
+    for tree in MODULES.values():
+        classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
         for name, class_ in classes.items():
             if twin := classes.get(f"Async{name}") or classes.get(f"_Async{name.removeprefix('_')}"):
                 suspending = _functions(twin)

@@ -26,59 +26,60 @@ import asyncio, sys
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver, RecorderSettings
 
-kind, dsn, schema = sys.argv[1:]
+dsn, schema, *kinds = sys.argv[1:]
 later = RecorderSettings(interval=3600)
 builder = StateGraph(MessagesState).add_node("a", lambda _: {"messages": [("ai", "x")]}).add_edge(START, "a")
-given, config = {"messages": [("user", "hi")]}, {"configurable": {"thread_id": kind}}
+given = {"messages": [("user", "hi")]}
+opened = []
 
-async def main():
-    global state
+async def main(config):
     state = await AsyncPGState.open(dsn, schema=schema, recording=later)
     state.recorder()._write_end = lambda run: asyncio.sleep(0)
     await state.record(builder.compile(checkpointer=state.saver)).ainvoke(given, config)
-
-if kind == "with":
-    manager = PGState.open(dsn, schema=schema, recording=later)
-    state = manager.__enter__()
-elif kind == "state":
-    state = PGState.open(dsn, schema=schema, recording=later)
-elif kind == "saver":
-    saver = PGStateSaver.from_conn_string(dsn, schema=schema, guard="lease", lease_ttl=3600)
-    saver.lease_manager.hold("saver").__enter__()
-elif kind == "async":
-    asyncio.run(main())
-elif kind == "loop":
-    import threading
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
-    asyncio.run_coroutine_threadsafe(main(), loop).result()
-if kind in ("with", "state"):
-    state.recorder()._write_end = lambda run: None
-    state.record(builder.compile(checkpointer=state.saver)).invoke(given, config)
-if kind != "saver":
     assert state.recorder()._queue.has_news
+    opened.append(state)
+
+for kind in kinds:
+    config = {"configurable": {"thread_id": kind}}
+    if kind == "saver":
+        saver = PGStateSaver.from_conn_string(dsn, schema=schema, guard="lease", lease_ttl=3600)
+        saver.lease_manager.hold("saver").__enter__()
+    elif kind == "async":
+        asyncio.run(main(config))
+    elif kind == "loop":
+        import threading
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+        asyncio.run_coroutine_threadsafe(main(config), loop).result()
+    else:
+        opened.append(PGState.open(dsn, schema=schema, recording=later))
+        state = opened[-1].__enter__() if kind == "with" else opened[-1]
+        state.recorder()._write_end = lambda run: None
+        state.record(builder.compile(checkpointer=state.saver)).invoke(given, config)
+        assert state.recorder()._queue.has_news
 """
 
 
 @pytest.mark.parametrize(
-    "kind", ["state", "async", *(pytest.param(one, marks=pytest.mark.slow) for one in ("with", "saver", "loop"))]
+    "kinds", [("state", "async"), *(pytest.param((one,), marks=pytest.mark.slow) for one in ("with", "saver", "loop"))]
 )
 def test_a_process_that_closes_nothing_ends_and_has_written_its_records(
-    kind: str, dsn: str, schema: str, connection: psycopg.Connection
+    kinds: tuple[str, ...], dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     with PGState.open(dsn, schema=schema) as state:
         state.setup()
-    command = [sys.executable, "-c", PROGRAM, kind, dsn, schema]
+    command = [sys.executable, "-c", PROGRAM, dsn, schema, *kinds]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_SECONDS, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
-    if kind == "saver":
+    if kinds == ("saver",):
         query = f"SELECT count(*) FROM {schema}.leases WHERE expires_at > now()"
         assert connection.execute(query.encode()).fetchone() == (0,)
         return
-    query = f"SELECT status FROM {schema}.runs WHERE thread_id = '{kind}'"
-    assert connection.execute(query.encode()).fetchall() == [("success",)]
-    query = f"SELECT count(*) FROM {schema}.spans WHERE thread_id = '{kind}'"
-    assert connection.execute(query.encode()).fetchone() == (2,)
+    for kind in kinds:
+        query = f"SELECT status FROM {schema}.runs WHERE thread_id = '{kind}'"
+        assert connection.execute(query.encode()).fetchall() == [("success",)]
+        query = f"SELECT count(*) FROM {schema}.spans WHERE thread_id = '{kind}'"
+        assert connection.execute(query.encode()).fetchone() == (2,)
 
 
 @pytest.mark.parametrize("rounds", range(4))

@@ -59,7 +59,7 @@ class Receiver:
 @contextmanager
 def receiving() -> Iterator[Receiver]:
     found = Receiver()
-    threading.Thread(target=found.server.serve_forever, daemon=True).start()
+    threading.Thread(target=found.server.serve_forever, args=(0.02,), daemon=True).start()
     yield found
     found.server.shutdown()
     found.server.server_close()
