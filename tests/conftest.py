@@ -66,6 +66,7 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what uses no server where the tests are repeated on another version of PostgreSQL."""
     _mark_twins(items)
+    _mark_combinations(items)
     if "PGSTATE_TEST_VERSION" in os.environ:
         without = [item for item in items if "dsn" not in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=without)
@@ -81,6 +82,24 @@ def _mark_twins(items: list[pytest.Item]) -> None:
             pairs.setdefault(item.nodeid.replace("Async", "").replace("[async", "[blocking"), []).append(item)
     for number, pair in enumerate(pair for pair in pairs.values() if len(pair) == 2):
         pair[number % 2 - 1].add_marker(pytest.mark.slow)
+
+
+def _mark_combinations(items: list[pytest.Item]) -> None:
+    """Mark combinations of parameters as slow that need a server, except for a few in which each value occurs."""
+    tests: dict[str, dict[pytest.Item, set[tuple[int, str]]]] = {}
+    for item in items:
+        if "dsn" in getattr(item, "fixturenames", ()) and not any(map(item.get_closest_marker, ("slow", "long"))):
+            # One for each decorator and each fixture.
+            values = getattr(getattr(item, "callspec", None), "_idlist", ())
+            if len(values) > 1:
+                tests.setdefault(item.nodeid.partition("[")[0], {})[item] = {*enumerate(values)}
+    for cases in tests.values():
+        missing = set[tuple[int, str]]().union(*cases.values())
+        while missing:
+            kept = max(cases, key=lambda item: len(missing & cases[item]))
+            missing -= cases.pop(kept)
+        for item in cases:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

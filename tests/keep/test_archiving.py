@@ -375,7 +375,7 @@ def test_killed_at_any_instant_a_thread_is_in_one_of_both(dsn: str, schema: str,
     states = states_of(graph, "t")
     counts = FORK.SimpleQueue()
     at, ends = 1, {"database": 0, "archive": 0}
-    step = 1 if examples(12) == 12 else 5
+    step = 1 if examples(12) == 12 else 10
     while True:
         process = FORK.Process(target=archive_in_a_process, args=(dsn, schema, url, at, counts))
         process.start()

@@ -128,7 +128,7 @@ def test_what_was_spent_is_what_the_model_says(connection: psycopg.Connection, s
     run_machine(
         machine,
         settings=settings(
-            max_examples=15,
+            max_examples=8,
             stateful_step_count=20,
             deadline=None,
             derandomize=True,

@@ -591,7 +591,7 @@ def play(dsn: str, schema: str, examples: int, steps: int) -> None:
 
 
 def test_guarded_runs_in_any_order(dsn: str, schema: str) -> None:
-    play(dsn, schema, 6, 14)
+    play(dsn, schema, 4, 14)
 
 
 @pytest.mark.long

@@ -675,7 +675,7 @@ def run_machine(dsn: str, schema: str, connection: psycopg.Connection, examples:
 
 def test_both_savers_answer_as_the_in_memory_saver(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     """Whatever is called in whatever order, a saver answers what LangGraph's in-memory saver does, types included."""
-    run_machine(dsn, schema, connection, examples=20, steps=40, fixed=True)
+    run_machine(dsn, schema, connection, examples=12, steps=40, fixed=True)
 
 
 def test_so_they_do_where_processes_give_their_segments_the_same_ids(
@@ -692,7 +692,7 @@ def test_so_they_do_where_processes_give_their_segments_the_same_ids(
 
     monkeypatch.setattr(planning, "new_segment_id", one_of_few)
     monkeypatch.setattr(sending, "_PUT_ATTEMPTS", 200)
-    run_machine(dsn, schema, connection, examples=8, steps=40, fixed=True)
+    run_machine(dsn, schema, connection, examples=5, steps=40, fixed=True)
 
 
 @pytest.mark.long

@@ -487,7 +487,7 @@ def _again(run: Modelled) -> Any:
 @pytest.mark.parametrize("kind", [QueueMachine, LimitedMachine])
 @pytest.mark.parametrize(
     ("examples", "steps"),
-    [(8, 25), pytest.param(400, 60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
+    [(5, 25), pytest.param(400, 60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
     ids=["short", "long"],
 )
 def test_the_queue_does_as_its_model(examples: int, steps: int, kind: type, dsn: str, schema: str) -> None:

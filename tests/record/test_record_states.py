@@ -340,7 +340,7 @@ class Conversations(RuleBasedStateMachine):
         assert_equal(self.processes[process], self.connection, *self.threads)
 
 
-@pytest.mark.parametrize("examples", [5, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [3, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize("is_second_recorded", [True, False], ids=["recorded", "backfilled"])
 def test_no_sequence_of_operations_parts_the_record_from_the_states(
     is_second_recorded: bool, examples: int, dsn: str, schema: str

@@ -53,7 +53,7 @@ def state(dsn: str, schema: str) -> Iterator[PGState]:
 
 
 @pytest.mark.parametrize(
-    "how", ["cancel", "rollback", *(pytest.param(one, marks=pytest.mark.slow) for one in ("interrupt", "timeout"))]
+    "how", ["cancel", *(pytest.param(one, marks=pytest.mark.slow) for one in ("rollback", "interrupt", "timeout"))]
 )
 async def test_the_next_run_of_a_thread_waits_for_the_thread_that_a_cancelled_one_has_left_behind(
     how: str, dsn: str, schema: str, state: PGState

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from support import loop_graph
+from support import examples, loop_graph
 from support.recorder import config, recording, recording_async, rows
 
 from langgraph_pgstate.errors import StaleHeadError
@@ -159,7 +159,7 @@ class Recorded(RuleBasedStateMachine):
 
 
 TestRecorded = Recorded.TestCase
-TestRecorded.settings = settings(max_examples=200, stateful_step_count=12, deadline=None)
+TestRecorded.settings = settings(max_examples=examples(600), stateful_step_count=12, deadline=None)
 
 
 def row_of(span: SpanRecord) -> dict[str, Any]:
