@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ class Duties:
     resting_until: float = float("-inf")
     draining_since: float = float("inf")
     is_forced: bool = False
-    lanes: dict[str | None, Lane] = field(default_factory=dict)
+    lanes: OrderedDict[str | None, Lane] = field(default_factory=OrderedDict)
     alone: Lane | None = None
 
     @property

@@ -8,7 +8,6 @@ import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Final
 
 from langgraph_pgstate.db.database import Database
@@ -125,8 +124,8 @@ class TenantLanes:
             if not lane.turn():
                 self.failed_at = lane.failed_at
                 is_available = time.monotonic() < began_at + _SLOW_SECONDS
-                # Move the failed lane to the end, so that other lanes come first in the next turn.
-                self._duties.lanes[tenant] = self._duties.lanes.pop(tenant)
+                # Other lanes come first in the next turn. At every moment, executions that end must find their lane.
+                self._duties.lanes.move_to_end(tenant)
             is_due = time.monotonic() >= self._claimed_at.get(tenant, 0.0) + self._duties.settings.poll
             if is_due or len(lane.executions) < before:
                 # An ended run may have made another run of its thread ready.
@@ -294,6 +293,9 @@ class TenantLanes:
             self._retry_at.pop(name, None)
             lane = self._duties.lanes.pop(name)
             self._duties.given_back += lane.ender.given_back
-            with suppress(PGStateError):
-                lane.close()
             self._forget(name)
+            try:
+                lane.close()
+            except PGStateError:
+                # The database is not available. Close the other lanes later, because each waits for a second.
+                break

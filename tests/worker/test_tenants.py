@@ -6,11 +6,13 @@ import re
 import signal
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.request import urlopen
 
 import psycopg
@@ -40,6 +42,7 @@ from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.worker import run_state, tenants
 from langgraph_pgstate.worker.executing import RunExecution, RunOutcome
 from langgraph_pgstate.worker.lane import Lane
+from langgraph_pgstate.worker.settings import WorkerSettings
 
 
 @pytest.fixture
@@ -531,3 +534,23 @@ def test_a_lease_is_renewed_while_the_end_of_another_run_waits_for_its_key(
             wait_until(lambda: failing.status() == "error", "the end of the run")
             gate.set()
             assert held.wait(GUARD_SECONDS)["count"] == 1
+
+
+class Lanes(OrderedDict[str, Any]):
+    """Lanes among which an ended execution looks for its own, at the moment at which a lane is taken out."""
+
+    def pop(self, name: str) -> Any:  # type: ignore[override]
+        lane = super().pop(name)
+        assert self.get(name) is not None, "the outcome of the execution would be lost"
+        return lane
+
+
+def test_a_lane_whose_work_fails_is_never_missing_when_an_execution_reports() -> None:
+    def failing(tenant: str) -> Any:
+        return SimpleNamespace(tenant=tenant, is_busy=True, executions={}, failed_at=0.0, turn=lambda: False)
+
+    lanes = Lanes(a=failing("a"), b=failing("b"))
+    lanes["b"].turn = lambda: True
+    duties: Any = SimpleNamespace(lanes=lanes, settings=WorkerSettings(), is_draining=True, alone=None)
+    tenants.TenantLanes(duties, cast(Any, None), ["a", "b"], lambda _: None).turn()
+    assert list(lanes) == ["b", "a"]
