@@ -202,7 +202,7 @@ class _Check:
             return None
 
     def _metadata(self, address: Address, metadata: str, state: State | None) -> None:
-        why = _reason(lambda: orjson.loads(metadata))
+        why = _reason(lambda: {**orjson.loads(metadata)})
         if why:
             self._problem(str(address), f"its metadata does not parse ({why})")
         if state is None or self._codec is None:

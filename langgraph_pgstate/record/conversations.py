@@ -20,7 +20,7 @@ from langgraph_pgstate.checkpoints.reading import Segments, load_value
 from langgraph_pgstate.codec.states import Elements, Entry, Slice, State, decode_state
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.errors import CorruptStateError, EncryptionError, UnreadableFormatError
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.delta_messages import resolve_written
@@ -54,7 +54,8 @@ async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, th
     A checkpoint whose messages are still in the journal is skipped, and so are its descendants.
 
     Returns:
-        A problem for each of the first ten differences, and one problem for all other differences.
+        A problem for each of the first ten differences, one problem for all other differences, and one problem if the
+        thread has content that cannot be read here.
     """
     key = {"thread_id": thread_id}
     async with db.transaction():
@@ -64,14 +65,24 @@ async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, th
         comparison = _Comparison(db, queries, codec, thread_id)
         comparison.left_out = await _unwritten(db, queries, thread_id)
         found: list[Difference] = []
-        total = 0
-        while (page := await comparison.next_page()) is not None:
-            total += len(page)
-            found += page[: _MOST_PROBLEMS - len(found)]
+        total, unreadable = 0, None
+        try:
+            while (page := await comparison.next_page()) is not None:
+                total += len(page)
+                found += page[: _MOST_PROBLEMS - len(found)]
+        except (EncryptionError, UnreadableFormatError) as error:
+            unreadable = _unreadable(thread_id, error)
     problems = [Problem(thread_id, str(one.address), one.why) for one in found]
     if total > len(problems):
         problems.append(Problem(thread_id, f"{total - len(problems)} more places", "their conversations differ"))
-    return problems
+    return problems if unreadable is None else [*problems, unreadable]
+
+
+def _unreadable(thread_id: str, error: EncryptionError | UnreadableFormatError) -> Problem:
+    """Return the problem of content that can never be read here. Raise an error again that a later call may not have."""
+    if error.retryable:
+        raise error
+    return Problem(thread_id, f"the recorded messages of thread {thread_id!r}", str(error))
 
 
 async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> BackfillReport:
@@ -90,8 +101,12 @@ async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, t
     await journal.write(db, queries, [thread_id])
     comparison = _Comparison(db, queries, codec, thread_id)
     while codec.is_native:
-        async with db.transaction():
-            page = await comparison.next_page(fill=True)
+        try:
+            async with db.transaction():
+                page = await comparison.next_page(fill=True)
+        except (EncryptionError, UnreadableFormatError) as error:
+            comparison.problems.append(_unreadable(thread_id, error))
+            break
         if page is None:
             break
         report.messages += sum(one.missing for one in page)

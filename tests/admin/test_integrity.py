@@ -156,6 +156,15 @@ def test_a_missing_segment_is_named_with_all_who_need_it(
         assert "channel" in problem.why
 
 
+@pytest.mark.parametrize("metadata", ["[]", "1", "null"])
+def test_metadata_that_are_no_object_are_named(metadata: str, admin: Admin, thread: Any, damage: Any) -> None:
+    last = ids_of(thread)[-1]
+    damage("UPDATE {schema}.checkpoints SET metadata = %s::jsonb WHERE checkpoint_id = %s", [metadata, last])
+    (problem,) = admin.check().problems
+    assert named(problem, last)
+    assert "its metadata" in problem.why
+
+
 def test_a_segment_with_too_few_elements(admin: Admin, thread: Any, damage: Any) -> None:
     """Its frame is whole, but it is not what the checkpoint refers to."""
     short = frames.pack(ormsgpack.packb(["one"]))

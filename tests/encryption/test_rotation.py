@@ -9,10 +9,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from langchain_core.messages import HumanMessage
 from support import FORK, GUARD_SECONDS, config_of, put_arguments, wait_until
 from support.cli import pgstate
 
-from langgraph_pgstate import Encryption, LocalMasterKey, PGStateSaver
+from langgraph_pgstate import Encryption, LocalMasterKey, PGState, PGStateSaver
 from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.encryption import keys as key_module
 from langgraph_pgstate.errors import ConfigurationError, NotEncryptedError
@@ -214,6 +215,24 @@ def test_content_under_a_lost_key_or_under_none_stops_no_check_and_no_export(
     assert exported.threads == report.threads == 2
     assert report.problems
     assert all("'t0'" in str(problem) for problem in report.problems), report.problems
+
+
+def test_recorded_messages_of_states_under_a_lost_key_stop_no_check_and_no_backfill(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    encryption = Encryption(MASTER, scope="thread", cache_for=SHORT)
+    with PGState.open(dsn, schema=schema, encryption=encryption) as state:
+        for name in ("t0", "t1"):
+            state.saver.put(*put_arguments(config_of(name), 1, messages=[HumanMessage("said", id="m")]))
+        state.flush()
+    connection.execute(LOST.format(f'"{schema}"').encode())
+    with Admin.open(dsn, schema=schema, encryption=encryption) as admin:
+        report = admin.check()
+    assert report.threads == 2
+    assert {one.thread_id for one in report.problems} == {"t0"}
+    with PGState.open(dsn, schema=schema, encryption=encryption) as state:
+        filled = state.backfill()
+    assert (filled.threads, {one.thread_id for one in filled.problems}) == (2, {"t0"})
 
 
 def test_what_is_plain_is_encrypted(dsn: str, schema: str) -> None:
