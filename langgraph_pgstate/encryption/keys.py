@@ -240,6 +240,10 @@ class KeyRing:
         """Forget the owner of a thread that was deleted, or whose creation failed."""
         self._threads.pop(thread_id, None)
 
+    def forget_threads(self) -> None:
+        """Forget the owners of all threads. The next use of each thread reads its row."""
+        self._threads.clear()
+
     def _scope_of(self, column: str, parts: Sequence[Any]) -> str:
         table = column.partition(".")[0]
         if table in _NAMESPACED:

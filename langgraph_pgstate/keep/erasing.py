@@ -25,11 +25,14 @@ from langgraph_pgstate.errors import (
     ArchiveError,
     ConfigurationError,
     ConflictError,
+    CorruptStateError,
+    EncryptionError,
     NotFoundError,
     PGStateError,
     ThreadArchivedError,
     ThreadHeldError,
     ThreadInUseError,
+    UnreadableFormatError,
 )
 from langgraph_pgstate.keep.deleting import Copies, Wanted, copies_of, delete_copies
 from langgraph_pgstate.keep.erasures import Erasure, Kept, Kind
@@ -56,6 +59,7 @@ from langgraph_pgstate.threads.holds import check_not_held, refuse_held
 from langgraph_pgstate.threads.rows import delete_thread
 
 T = TypeVar("T")
+_UNREADABLE: Final = (CorruptStateError, UnreadableFormatError, EncryptionError)
 Counts = Counter[str]
 
 _PAGE: Final = 200
@@ -320,6 +324,7 @@ class _Work:
         ids = frozenset(await self._runner.run(data_keys_of, self._queries, user_id))
         if self.report.dry_run or not ids:
             return
+        await self._runner.run(_forget_owners)
         for table in KEYS_OF_ROWS:
             cursor: tuple[Any, ...] | None = None
             while True:
@@ -560,11 +565,11 @@ class _Work:
                 return found
 
     async def _part(self, thread_id: str | None, work: Callable[..., Awaitable[Counts]], *given: Any) -> None:
-        """Run a part in its own transaction. If the thread is held or in use, the report names it as kept."""
+        """Run a part in its own transaction. If the thread is held, in use or damaged, the report names it as kept."""
         try:
             self._counts += await self._runner.run(in_erasure, self._queries, self.report.erasure_id, work, *given)
-        except (ThreadHeldError, ThreadInUseError, ThreadArchivedError, _NotNative) as error:
-            if thread_id is None:
+        except (ThreadHeldError, ThreadInUseError, ThreadArchivedError, _NotNative, *_UNREADABLE) as error:
+            if thread_id is None or (isinstance(error, EncryptionError) and error.retryable):
                 raise
             self._keep(thread_id, str(error))
         self.report.counts = dict(sorted(self._counts.items()))
@@ -738,8 +743,10 @@ async def _clear_inherited_runs(
 async def _said_in_runs(db: Connection, queries: Queries, thread_id: str, user_id: str) -> tuple[Redaction, list[str]]:
     """Return what to redact of a user's runs of a thread, and the ids of these runs."""
     rows = await db.fetch(queries.list_messages_of_user, {"thread_id": thread_id, "user_id": user_id})
-    ids = frozenset(id for _, message_ids in rows for id in message_ids)
-    texts = all_texts((await find_versions(db, queries, thread_id, ids)).fields)
+    ids = frozenset(id for _, message_ids, _ in rows for id in message_ids)
+    # The state has the answers to interrupts with which a run was resumed, as pending writes and in messages.
+    answers = [{"content": given["resume"]} for _, _, given in rows if isinstance(given, dict) and "resume" in given]
+    texts = all_texts([*(await find_versions(db, queries, thread_id, ids)).fields, *answers])
     return Redaction(ids, texts, frozenset({user_id})), [row[0] for row in rows]
 
 
@@ -810,6 +817,12 @@ async def data_keys_of(db: Connection, queries: Queries, user_id: str) -> list[s
             "content under these keys must be encrypted under other keys before the user's keys are destroyed"
         )
     return [row[0] for row in rows]
+
+
+async def _forget_owners(db: Connection) -> None:
+    """Forget the owners of threads, because this process may remember the user as owner of another user's thread."""
+    if db.keys is not None:
+        db.keys.forget_threads()
 
 
 async def _reseal(

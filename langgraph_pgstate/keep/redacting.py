@@ -35,6 +35,7 @@ _STRUCTURE: Final = frozenset({"type", "id", "name", "index", "tool_call_id"})
 # Keys whose values are redacted completely, including the keys within these values.
 _LOOSE: Final = frozenset({"args", "arguments", "input"})
 _PERSONS: Final = frozenset({"human", "user"})
+_ROLES: Final = ("human", "user", "ai", "assistant", "system")
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class Redaction:
     Attributes:
         message_ids: Ids of messages.
         texts: Texts to redact wherever they occur. Texts of less than twelve characters would match too much, and are
-            left out.
+            redacted only if they are the whole content of a message without an id, as in the input of a graph.
         names: Names of persons. A string in JSON is redacted if it equals one of them.
     """
 
@@ -52,6 +53,7 @@ class Redaction:
     texts: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
     _probes: tuple[bytes, ...] = field(init=False, default=(), repr=False)
+    _contents: frozenset[str] = field(init=False, default=frozenset(), repr=False)
 
     def __post_init__(self) -> None:
         found = set()
@@ -61,10 +63,20 @@ class Redaction:
                 forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1])
                 found |= {form.encode("utf-8", "surrogatepass") for form in forms}
         self._probes = tuple(sorted(found, key=lambda form: (-len(form), form)))
+        self._contents = frozenset(self.texts)
 
     def holds(self, data: bytes) -> bool:
         """Return whether bytes contain one of the texts."""
         return any(probe in data for probe in self._probes)
+
+    def is_said(self, fields: Mapping[str, Any]) -> bool:
+        """Return whether a message without an id has only texts that are to be redacted."""
+        found = texts_of(fields)
+        return bool(found) and self._contents.issuperset(found)
+
+    def is_pair(self, role: Any, text: Any) -> bool:
+        """Return whether a role and a text, which stand for a message in the input of a graph, are to be redacted."""
+        return isinstance(text, str) and text in self._contents and role in _ROLES
 
     def is_cut(self, text: str) -> bool:
         """Return whether a text ends with the beginning of one of the texts."""
@@ -133,7 +145,8 @@ def texts_of(fields: Mapping[str, Any]) -> list[str]:
                 gather(item)
 
     gather(fields.get("content"))
-    for call in fields.get("tool_calls") or ():
+    calls = fields.get("tool_calls")
+    for call in calls if isinstance(calls, list | tuple) else ():
         gather(call.get("args") if isinstance(call, Mapping) else None)
     return [text for text in found if text.strip()]
 
@@ -165,6 +178,8 @@ class _Walk:
         if kind == "map":
             return self._map(start, size)
         if kind == "array":
+            if size == 2 and self._what.is_pair(self._string(start), self._string(text := self._skip(start))):
+                return self._blank(text, keeps_keys=False)
             for _ in range(size):
                 start = self.value(start)
             return start
@@ -197,10 +212,16 @@ class _Walk:
             at = self._skip(at)
             ends.append(at)
         end = at
-        id = self._string(places["id"]) if "id" in places and "content" in places and "type" in places else None
+        role = places.get("type", places.get("role"))
+        id = self._string(places["id"]) if "id" in places and "content" in places and role is not None else None
         if id is not None and self.seen is not None:
             self.seen.add(id)
-        if id is None or id not in self._what.message_ids:
+        if id is not None:
+            is_hit = id in self._what.message_ids
+        else:
+            may_be = bool(self._what.texts) and "content" in places and role is not None
+            is_hit = may_be and self._what.is_said(self._fields(start, end, size))
+        if not is_hit:
             at = start
             for _ in range(size):
                 at = self.value(at)
@@ -210,9 +231,9 @@ class _Walk:
         for name, keeps_keys in _FIELDS.items():
             if name in places:
                 self._blank(places[name], keeps_keys=keeps_keys)
-        if "name" in places and self._string(places["type"]) in _PERSONS:
+        if "name" in places and role is not None and self._string(role) in _PERSONS:
             self._blank(places["name"], keeps_keys=False)
-        if self._found is not None:
+        if self._found is not None and id is not None:
             self._found(id, before, self._fields(start, end, size))
         return end
 
@@ -323,6 +344,8 @@ def redact_json(value: Any, what: Redaction) -> Any:
     if isinstance(value, str):
         return ERASED if value in what.names or what.holds(value.encode("utf-8", "surrogatepass")) else value
     if isinstance(value, list):
+        if len(value) == 2 and what.is_pair(*value):
+            return [value[0], ERASED]
         members = [redact_json(item, what) for item in value]
         return value if all(one is other for one, other in zip(members, value, strict=True)) else members
     if not isinstance(value, dict):
@@ -332,7 +355,7 @@ def redact_json(value: Any, what: Redaction) -> Any:
         data = text.encode("utf-8", "surrogatepass")
         is_hit = what.holds(data) or what.is_cut(text) or any(id.encode() in data for id in what.message_ids)
         return {"$erased": True} if is_hit else value
-    if value.get("id") in what.message_ids and "content" in value:
+    if "content" in value and _is_redacted(value, what):
         return _redacted_message(value)
     items = {_redacted_key(key, what): redact_json(item, what) for key, item in value.items()}
     return value if all(key in items and items[key] is item for key, item in value.items()) else items
@@ -351,6 +374,13 @@ def blank_json(value: Any, what: Redaction) -> Any:
 
 def _redacted_key(key: str, what: Redaction) -> str:
     return ERASED if what.holds(key.encode("utf-8", "surrogatepass")) else key
+
+
+def _is_redacted(value: Mapping[str, Any], what: Redaction) -> bool:
+    id = value.get("id")
+    if id is None:
+        return ("role" in value or "type" in value) and what.is_said(value)
+    return isinstance(id, str) and id in what.message_ids
 
 
 def _redacted_message(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -224,11 +224,12 @@ WHERE thread_id = :thread_id::text AND message_id = :message_id::text AND checkp
     AND channel = :channel::text;
 
 -- name: list_messages_of_user
--- Return the runs of a user on a thread, each with the messages that the run has added.
+-- Return the runs of a user on a thread, each with the messages that the run has added, and its input.
+-- opens: runs.input if intact
 SELECT r.run_id, ARRAY(
     SELECT DISTINCT m.message_id FROM /*schema*/messages m
     WHERE m.thread_id = :thread_id::text AND m.run_id = r.run_id AND m.change <> 'removed'
-)
+), r.input
 FROM /*schema*/runs r WHERE r.thread_id = :thread_id AND r.user_id = :user_id::text;
 
 -- name: end_deleted_runs
@@ -287,7 +288,8 @@ UPDATE /*schema*/events SET payload = '{"erased": true}'
 WHERE thread_id = :thread_id::text AND event_id = ANY(:event_ids::text[]);
 
 -- name: clear_inherited
--- Remove inherited answers, labels and the source's title from a fork or copy.
+-- Remove inherited answers, the pending writes that resume interrupts with them, labels and the source's title from a
+-- fork or copy.
 -- leaves: threads.title
 WITH answered AS (
     DELETE FROM /*schema*/answers a WHERE a.thread_id = :thread_id::text AND EXISTS (
@@ -295,6 +297,8 @@ WITH answered AS (
         WHERE c.thread_id = :thread_id AND c.checkpoint_ns = a.checkpoint_ns AND c.checkpoint_id = a.checkpoint_id
             AND c.is_copy
     )
+), resumed AS (
+    DELETE FROM /*schema*/writes w WHERE w.thread_id = :thread_id AND w.idx = -4 AND w.is_copy
 ), labelled AS (
     DELETE FROM /*schema*/labels l WHERE l.thread_id = :thread_id AND EXISTS (
         SELECT 1 FROM /*schema*/labels o

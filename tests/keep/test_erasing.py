@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 from support import FORK, GUARD_SECONDS, config_of, examples, put_arguments, wait_until
 from support.keep import archive_and_die
 from support.tenants import open_walled
@@ -24,6 +24,7 @@ from support.tenants import open_walled
 from langgraph_pgstate import AsyncPGState, Encryption, LocalMasterKey, PGState, PGStateSaver, Worker
 from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
+from langgraph_pgstate.codec import frames
 from langgraph_pgstate.errors import (
     ConfigurationError,
     NotFoundError,
@@ -708,6 +709,20 @@ def test_content_of_others_under_a_key_of_hers_stays_readable(dsn: str, schema: 
         assert "the park again" in texts
 
 
+def test_a_thread_that_got_another_owner_in_this_process_stays_readable(dsn: str, schema: str) -> None:
+    encryption = Encryption(LocalMasterKey(bytes(range(32))), scope="user")
+    with PGState.open(dsn, schema=schema, encryption=encryption) as state:
+        said(state, "t", "my secret garden", "evelyn")
+        said(state, "t", "a public park", "bob")
+        state.threads.fork("t", to="bobs", owner={"user_id": "bob", "metadata": {}})
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(f"UPDATE \"{schema}\".threads SET user_id = 'bob' WHERE thread_id = 't'".encode())
+        assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
+    with PGState.open(dsn, schema=schema, encryption=encryption) as state:
+        texts = [str(message.content).strip() for message in values(state, "t")[0]["messages"]]
+        assert texts == ["[erased]", "[erased]", "a public park", "You said a public park"]
+
+
 def test_namespaces_of_others_are_left_alone(state: PGState, ask: Ask) -> None:
     state.memory.put(("users", "bob"), "k", {"content": "of bob"})
     state.memory.put(("users", "guide"), "k", {"content": "of guide"})
@@ -1227,3 +1242,61 @@ def test_a_run_of_an_erased_user_that_waits_in_a_thread_of_another_ends_as_cance
         state.privacy.erase(user_id="eve")
         thread = state.threads.get("t")
         assert (run.status(), thread and thread.status) == ("cancelled", "idle")
+
+
+@pytest.mark.parametrize(
+    "given", [{"role": "user", "content": "PIN 4711"}, ("user", "PIN 4711"), HumanMessage("PIN 4711")]
+)
+def test_a_short_message_is_redacted_in_the_input_that_gave_it_no_id(
+    state: PGState, ask: Ask, schema: str, given: Any
+) -> None:
+    graph = state.record(talk().compile(checkpointer=state.saver))
+    graph.invoke({"messages": [given]}, own("hers"))
+    found = state.messages.conversation("hers")
+    assert found[0].content == "PIN 4711"
+    assert state.privacy.erase(thread_id="hers", message_id=found[0].message_id, key=KEY).is_complete
+    for row in ask(
+        "SELECT state FROM {}.checkpoints UNION SELECT data FROM {}.writes UNION SELECT data FROM {}.segments"
+    ):
+        # What the graph itself made of it stays: it is not equal to the message.
+        content = frames.unpack(row[0], "it").replace(b"said PIN 4711", b"").replace(b"noted: PIN 4711", b"")
+        assert b"4711" not in content
+    assert ask("SELECT input::text FROM {}.runs WHERE input::text LIKE '%4711%'") == []
+
+
+@pytest.mark.slow
+def test_answers_with_which_a_user_resumed_a_thread_of_another_are_erased(
+    state: PGState, ask: Ask, schema: str
+) -> None:
+    def resume(thread_id: str, user: str) -> None:
+        graph = state.record(talk().compile(checkpointer=state.saver))
+        graph.invoke(Command(resume=f"the secret word of {user} to {thread_id}"), own(thread_id, user))
+
+    for thread_id, owner in (("bobs", "bob"), ("hers", "evelyn")):
+        said(state, thread_id, "a public park", owner)
+        resume(thread_id, "evelyn")
+        state.threads.fork(thread_id, to=f"fork of {thread_id}", owner={"user_id": "bob", "metadata": {}})
+    resumed = "SELECT thread_id, data FROM {}.writes WHERE idx = -4 ORDER BY 1"
+    assert {thread_id for thread_id, _ in ask(resumed)} == {"bobs", "fork of bobs", "hers", "fork of hers"}
+    assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
+    assert all(b"secret" not in frames.unpack(data, "it") for _, data in ask(resumed))
+    assert "secret" not in whole(ask, schema)
+
+
+@pytest.mark.parametrize("damaged", ["bobs", "hers"])
+def test_a_damaged_thread_is_kept_and_all_else_is_erased(state: PGState, ask: Ask, damaged: str) -> None:
+    said(state, "hers", "my secret garden")
+    state.threads.fork("hers", to="fork", owner={"user_id": "bob", "metadata": {}})
+    said(state, "bobs", "my secret garden")
+    said(state, "bobs", "a public park", "bob")
+    ask("UPDATE {}.threads SET user_id = 'bob' WHERE thread_id = 'bobs'")
+    state.memory.put(("users", "evelyn"), "likes", {"content": "secret roses"})
+    (intact,) = ask(f"SELECT checkpoint_id, state FROM {{}}.checkpoints WHERE thread_id = '{damaged}' AND step = 0")
+    damage = "UPDATE {{}}.checkpoints SET state = '\\x{}' WHERE thread_id = '{}' AND checkpoint_id = '{}'"
+    ask(damage.format(intact[1][:-9].hex(), damaged, intact[0]))
+    done = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert [one.thread_id for one in done.kept] == (["bobs"] if damaged == "bobs" else ["fork", "hers"])
+    assert "is damaged" in done.kept[0].why
+    assert ask("SELECT count(*) FROM {}.memories") == [(0,)]
+    ask(damage.format(intact[1].hex(), damaged, intact[0]))
+    assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete

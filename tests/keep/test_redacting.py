@@ -121,3 +121,35 @@ def test_json_is_redacted_by_id_text_name_and_where_it_was_cut() -> None:
     same = {"$truncated": {"preview": "[]", "sha256": "a", "bytes": 9}, "b": [None, True, 1.5]}
     assert redact_json(same, what) is same
     assert blank(b"abc") == b"xxx"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        HumanMessage("yes", name="Eve"),
+        HumanMessage([{"type": "text", "text": "yes"}]),
+        {"role": "user", "content": "yes"},
+        {"type": "human", "content": "yes"},
+        ("user", "yes"),
+    ],
+)
+def test_a_message_that_had_no_id_yet_is_found_by_its_whole_text(said: Any) -> None:
+    what = Redaction(frozenset({"m1"}), ("yes",))
+    other = {"answer": "yes", "role": "user", "text": "yes", "more": ["no", "yes"], "then": HumanMessage("yes!")}
+    type_, data = CODEC.dumps("it", {"messages": [said], **other})
+    after = CODEC.loads(type_, redact_packed(data, what), "it")
+    assert "yes" not in str(after["messages"])
+    assert "Eve" not in str(after["messages"])
+    assert {key: after[key] for key in other} == other
+
+
+def test_json_of_a_message_that_had_no_id_yet_is_found_by_its_whole_text() -> None:
+    what = Redaction(frozenset({"m1"}), ("yes",))
+    given = {"messages": [{"role": "human", "content": "yes", "name": "Eve"}, ["user", "yes"]]}
+    erased = {"role": "human", "content": "[erased]", "name": "[erased]"}
+    assert redact_json(given, what) == {"messages": [erased, ["user", "[erased]"]]}
+    for other in ({"content": "yes"}, {"role": "human", "content": "yes!"}, ["no", "yes"], {"a": "yes"}, [["yes"], {}]):
+        assert redact_json(other, what) is other
+    # What an application calls an id, calls or a content may be anything.
+    odd = {"id": {"a": [1]}, "type": "x", "content": ["yes", 1], "tool_calls": 3}
+    assert redact_json(odd, what) is odd
