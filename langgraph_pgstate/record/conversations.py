@@ -79,7 +79,7 @@ async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, th
 
 
 def _unreadable(thread_id: str, error: EncryptionError | UnreadableFormatError) -> Problem:
-    """Return the problem of content that can never be read here. Raise an error again that a later call may not have."""
+    """Return the problem of content that cannot be read here. Raise errors again that a later call may not have."""
     if error.retryable:
         raise error
     return Problem(thread_id, f"the recorded messages of thread {thread_id!r}", str(error))
