@@ -318,13 +318,16 @@ class _Work:
     async def _rescue(self, user_id: str) -> None:
         """Find other users' content under this user's data keys, and encrypt it under keys of those users.
 
-        Such content exists if this user wrote in another user's thread. To find it, all encrypted content is read. A
-        thread is kept if such content remains in it.
+        Such content exists if this user wrote in another user's thread. To find it, all encrypted content is read, and
+        archived threads that have such content are restored. A thread is kept if such content remains in it.
         """
         ids = frozenset(await self._runner.run(data_keys_of, self._queries, user_id))
         if self.report.dry_run or not ids:
             return
         await self._runner.run(_forget_owners)
+        archives = await self._runner.run(_fetch, self._queries, "list_archives_of_keys", {"key_ids": [*ids]})
+        for url, thread_ids in archives:
+            await self._restore_under(ids, url, thread_ids)
         for table in KEYS_OF_ROWS:
             cursor: tuple[Any, ...] | None = None
             while True:
@@ -334,6 +337,19 @@ class _Work:
                 cursor = page.cursor
                 if cursor is None:
                     break
+
+    async def _restore_under(self, key_ids: Collection[str], url: str, thread_ids: Sequence[str]) -> None:
+        """Restore the threads of an archive that have content under some data keys."""
+        try:
+            sources = await find_sources(self._runner, self._queries, thread_ids, self._tenant)
+        except PGStateError as error:
+            for id in thread_ids:
+                self._keep(id, _why(url, error))
+            return
+        for source in sources:
+            for id in source.thread_ids:
+                if not {*key_ids}.isdisjoint(source.manifest.frames[id].key_ids):
+                    await self._is_away(id)
 
     async def single(self) -> None:
         """Erase a thread with its forks and copies, or a message in all threads that have it."""

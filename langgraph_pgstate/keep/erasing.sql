@@ -210,6 +210,14 @@ DELETE FROM /*schema*/assistants a WHERE a.owner_id = :user_id::text;
 -- Return the ids of the data keys of a user.
 SELECT k.key_id FROM /*schema*/data_keys k WHERE k.scope = 'user:' || :user_id::text AND k.destroyed_at IS NULL;
 
+-- name: list_archives_of_keys
+-- Return the archives with content under some data keys, each with the threads whose stubs name it.
+SELECT a.url, array_agg(t.thread_id ORDER BY t.thread_id)
+FROM /*schema*/archives a JOIN /*schema*/threads t ON t.archive_id = a.archive_id
+WHERE a.key_ids && :key_ids::text[]
+GROUP BY a.archive_id, a.url
+ORDER BY a.archive_id;
+
 -- name: destroy_data_keys_of_user
 -- Destroy the data keys of a user. Content that is encrypted under them, also in dumps, can never be read again.
 UPDATE /*schema*/data_keys SET

@@ -723,6 +723,29 @@ def test_a_thread_that_got_another_owner_in_this_process_stays_readable(dsn: str
         assert texts == ["[erased]", "[erased]", "a public park", "You said a public park"]
 
 
+@pytest.mark.slow
+def test_archived_content_of_others_under_a_key_of_hers_stays_readable(
+    dsn: str, schema: str, ask: Ask, tmp_path: Path
+) -> None:
+    encryption = Encryption(LocalMasterKey(bytes(range(32))), scope="user")
+    with PGState.open(dsn, schema=schema, encryption=encryption) as state:
+        # Nothing is recorded, so that no row but her data key says that she wrote in the thread.
+        for thread_id, user in (("bobs", "evelyn"), ("hers", "evelyn"), ("other", "bob")):
+            graph = talk().compile(checkpointer=state.saver)
+            graph.invoke({"messages": [HumanMessage("a public park")]}, own(thread_id, user))
+        ask("UPDATE {}.threads SET user_id = 'bob' WHERE thread_id = 'bobs'")
+        state.archive.put(["bobs", "hers", "other"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+        (pack,) = tmp_path.glob("*.pack")
+        away = pack.rename(tmp_path / "elsewhere")
+        kept = state.privacy.erase(user_id="evelyn", key=KEY).kept
+        assert {one.thread_id for one in kept} == {"hers"}
+        away.rename(pack)
+        assert state.privacy.erase(user_id="evelyn", key=KEY).is_complete
+    assert ask("SELECT thread_id, archived_at IS NULL FROM {}.threads ORDER BY 1") == [("bobs", True), ("other", False)]
+    with PGState.open(dsn, schema=schema, encryption=encryption) as state:
+        assert str(values(state, "bobs")[0]["messages"][0].content) == "a public park"
+
+
 def test_namespaces_of_others_are_left_alone(state: PGState, ask: Ask) -> None:
     state.memory.put(("users", "bob"), "k", {"content": "of bob"})
     state.memory.put(("users", "guide"), "k", {"content": "of guide"})
