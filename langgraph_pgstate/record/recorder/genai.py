@@ -41,7 +41,8 @@ _REQUEST = {
 }
 _DEFAULTS = {"temperature": "ls_temperature", "max_tokens": "ls_max_tokens", "stop_sequences": "ls_stop"}
 _OPERATIONS = {"tool": "execute_tool", "retriever": "retrieval"}
-_BIGINT_MAX = 2**63 - 1
+# Maximum number of tokens of one call. Sums of greater numbers could be out of the range of `bigint`.
+_MOST_TOKENS = 10**12
 
 
 def describe_span(span: SpanRecord) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def _read_response(span: SpanRecord, attributes: dict[str, Any]) -> dict[str, in
 
 
 def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value <= _BIGINT_MAX else None
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
 
 
 def _safe(attributes: dict[str, Any]) -> dict[str, Any]:

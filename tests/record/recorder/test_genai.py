@@ -44,6 +44,10 @@ def test_tokens_of_chat_models_and_of_old_ones_are_counted() -> None:
     assert said["attributes"]["gen_ai.response.finish_reasons"] == ["end"]
     assert said["attributes"]["gen_ai.response.id"] == "m"
     assert said["attributes"]["gen_ai.response.time_to_first_chunk"] == 0.25
+    # The sums of many such numbers would be out of range.
+    absurd = AIMessage("", usage_metadata={"input_tokens": 2**62, "output_tokens": 10**12, "total_tokens": 2**62})
+    said = describe_llm(span(response=([ChatGeneration(message=absurd)], None)))
+    assert (said["input_tokens"], said["output_tokens"]) == (None, 10**12)
     old = {"token_usage": {"prompt_tokens": 5, "completion_tokens": -1}}
     said = describe_llm(span(metadata={"ls_model_type": "llm"}, response=([Generation(text="hi")], old)))
     assert (said["attributes"]["gen_ai.operation.name"], said["input_tokens"]) == ("text_completion", 5)
