@@ -27,8 +27,7 @@ from langgraph_pgstate.options import check_options, check_ttl
 from langgraph_pgstate.paging import Page, check_filters, decode_cursor, read_page
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.schema.tenancy import refuse_without_tenant
-from langgraph_pgstate.threads.filters import ThreadSearch
-from langgraph_pgstate.threads.search import list_threads
+from langgraph_pgstate.threads.search import ThreadSearch, list_threads
 
 QUIET: Final = timedelta(seconds=30)
 """Default of `idle_for`, the time for which a thread must not have been active."""

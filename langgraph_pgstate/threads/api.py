@@ -29,10 +29,10 @@ from langgraph_pgstate.record import runs as runs_operations
 from langgraph_pgstate.record.types import RunawayThread
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
-from langgraph_pgstate.threads import branches, holds, rows, trees
+from langgraph_pgstate.threads import branches, holds, rows
 from langgraph_pgstate.threads import expiry as expiries
 from langgraph_pgstate.threads import search as search_operations
-from langgraph_pgstate.threads.filters import SortedThreads, ThreadFilter, ThreadSelection, ThreadTextSearch
+from langgraph_pgstate.threads.search import SortedThreads, ThreadFilter, ThreadSelection, ThreadTextSearch
 from langgraph_pgstate.threads.types import (
     Branch,
     CheckpointState,
@@ -218,7 +218,7 @@ class AsyncThreads:
             checkpoint_ns: Namespace of a subgraph. By default, the root's.
             limit: Maximum number of checkpoints, 1,000 at most.
         """
-        tree = trees.list_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
+        tree = branches.list_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
         return await self._database.read(self._queries, tree)
 
     async def find_step(self, thread_id: str, step: int, *, checkpoint_ns: str = "") -> str | None:
@@ -233,7 +233,7 @@ class AsyncThreads:
             The checkpoint's id. If all checkpoints are of later supersteps, the id of the first checkpoint. `None` if
             there is no checkpoint.
         """
-        return await self._database.read(self._queries, trees.find_step(thread_id, step, checkpoint_ns))
+        return await self._database.read(self._queries, branches.find_step(thread_id, step, checkpoint_ns))
 
     async def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
         """Return a checkpoint with its state, by default the newest. One round trip, two more with DeltaChannels.
@@ -246,7 +246,9 @@ class AsyncThreads:
             CorruptStateError: If the checkpoint is damaged.
         """
         codec = self._codec.without_types()
-        return await self._database.run(trees.read_checkpoint, self._queries, codec, address_of(config), self._versions)
+        return await self._database.run(
+            branches.read_checkpoint, self._queries, codec, address_of(config), self._versions
+        )
 
     async def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
         """Return the path from the root to a checkpoint, by default the newest. One query.

@@ -571,7 +571,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.rows.delete_runs_of": lambda bench: ("t", ["run"]),
     "threads.rows.copy_thread": lambda bench: ("t", "u"),
     "threads.branches.get_lineage": lambda bench: (bench.address,),
-    "threads.trees.read_checkpoint": lambda bench: (bench.codec, bench.address),
+    "threads.branches.read_checkpoint": lambda bench: (bench.codec, bench.address),
     "record.window_pages.open_pages": lambda bench: (bench.codec, None, bench.address, "messages", ()),
     "record.window_pages.read_older": lambda bench: (bench.codec, Pages(bench.address, "messages", 0, [Run(1, 0, 1)])),
     "threads.branches.put_label": lambda bench: (bench.address, "before"),
