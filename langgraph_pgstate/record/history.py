@@ -10,9 +10,9 @@ from langgraph_pgstate.arguments import Moment, address_of, identifier, request_
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.paging import Page
-from langgraph_pgstate.record import analytics, statistics
 from langgraph_pgstate.record import runs as runs_operations
 from langgraph_pgstate.record import spans as spans_operations
+from langgraph_pgstate.record import statistics
 from langgraph_pgstate.record.filters import FailedRunFilter, RunFilter
 from langgraph_pgstate.record.types import Analytics, Costs, Provenance, Run, RunSums, Usage
 from langgraph_pgstate.schema.queries import Queries
@@ -178,8 +178,8 @@ class AsyncRunHistory:
         Raises:
             ConfigurationError: If a key is unknown or an argument is invalid.
         """
-        request = analytics.request_analytics(by, since, until, limit, agent, user_id, tenant_id, scope)
-        return await self._database.run(analytics.analyze, self._queries, request)
+        request = statistics.request_analytics(by, since, until, limit, agent, user_id, tenant_id, scope)
+        return await self._database.run(statistics.analyze, self._queries, request)
 
     async def provenance(self, config: Mapping[str, Any]) -> Provenance | None:
         """Return the origin of a checkpoint, or `None` if there is no such checkpoint.

@@ -59,18 +59,16 @@ from langgraph_pgstate.keep.tables import list_tables
 from langgraph_pgstate.keep.types import PolicyReport
 from langgraph_pgstate.otlp.exports import Export
 from langgraph_pgstate.record import journal
-from langgraph_pgstate.record.analytics import request_analytics
 from langgraph_pgstate.record.budgets import Owner, request_budget
 from langgraph_pgstate.record.events import request_event
 from langgraph_pgstate.record.feedback import request_feedback
-from langgraph_pgstate.record.messages import request_conversation
+from langgraph_pgstate.record.messages import Pages, request_conversation
 from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.record.recorder.tracker import Tracker
 from langgraph_pgstate.record.recorder.write_queue import WriteQueue
-from langgraph_pgstate.record.statistics import request_costs
-from langgraph_pgstate.record.timelines import request_timeline
+from langgraph_pgstate.record.spans import request_timeline
+from langgraph_pgstate.record.statistics import request_analytics, request_costs
 from langgraph_pgstate.record.types import Price
-from langgraph_pgstate.record.window_pages import Pages
 from langgraph_pgstate.runs.claiming import claim
 from langgraph_pgstate.runs.enqueue import enqueue
 from langgraph_pgstate.runs.limits import request_limit
@@ -572,8 +570,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.rows.copy_thread": lambda bench: ("t", "u"),
     "threads.branches.get_lineage": lambda bench: (bench.address,),
     "threads.branches.read_checkpoint": lambda bench: (bench.codec, bench.address),
-    "record.window_pages.open_pages": lambda bench: (bench.codec, None, bench.address, "messages", ()),
-    "record.window_pages.read_older": lambda bench: (bench.codec, Pages(bench.address, "messages", 0, [Run(1, 0, 1)])),
+    "record.messages.open_pages": lambda bench: (bench.codec, None, bench.address, "messages", ()),
+    "record.messages.read_older": lambda bench: (bench.codec, Pages(bench.address, "messages", 0, [Run(1, 0, 1)])),
     "threads.branches.put_label": lambda bench: (bench.address, "before"),
     "threads.branches.delete_label": lambda bench: (bench.address,),
     "threads.branches.find_checkpoint": lambda bench: ("t", str(bench.address.checkpoint_id)),
@@ -586,8 +584,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.search.settle_thread": lambda bench: ("t", "idle"),
     "threads.search.change_thread": lambda bench: ("t", request_change({"a": 1}, None, "title")),
     "record.runs.get_run": lambda bench: ("t", "run"),
-    "record.timelines.get_timeline": lambda bench: (request_timeline("t", "run"),),
-    "record.timelines.get_span": lambda bench: ("t", "run", "span"),
+    "record.spans.get_timeline": lambda bench: (request_timeline("t", "run"),),
+    "record.spans.get_span": lambda bench: ("t", "run", "span"),
     "record.spans.get_tree": lambda bench: ("t", "run"),
     "record.spans.get_provenance": lambda bench: (Address("t", "", None),),
     "record.messages.get_conversation": lambda bench: (request_conversation("t", "messages", None, None, None),),
@@ -616,7 +614,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.events.add_event": lambda bench: (request_event("t", "action", {"by": "eve"}, None, None),),
     "record.feedback.put_feedback": lambda bench: (bench.codec, bench.feedback()),
     "record.feedback.delete_feedback": lambda bench: ("t", "run", "feedback"),
-    "record.analytics.analyze": lambda bench: (request_analytics("day", None, None, 10, None, None, None, None),),
+    "record.statistics.analyze": lambda bench: (request_analytics("day", None, None, 10, None, None, None, None),),
     "record.statistics.sum_costs": lambda bench: (
         request_costs(**dict.fromkeys(("since", "until", "agent", "model", "user_id", "tenant_id", "scope")), limit=10),
     ),

@@ -29,8 +29,8 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db import database
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.record.message_hook import MessageHook
+from langgraph_pgstate.record.messages import open_pages
 from langgraph_pgstate.record.projections import ProjectionHook
-from langgraph_pgstate.record.window_pages import open_pages
 from langgraph_pgstate.schema.queries import GRAMMAR, NamedQuery, Queries, bootstrap, migrations, queries
 from langgraph_pgstate.threads.prune import next_threads
 

@@ -8,7 +8,7 @@ import pytest
 from support.record import Parts, Record, ask, at
 
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.record import analytics
+from langgraph_pgstate.record import statistics
 
 
 async def test_threads_runs_and_feedback_of_a_time(parts: Parts, record: Record) -> None:
@@ -71,6 +71,6 @@ async def test_what_was_not_read_is_told(parts: Parts, record: Record, monkeypat
     assert (await ask(parts.runs.analytics(since=None, limit=4))).is_complete
     assert not (await ask(parts.runs.analytics(since=None, limit=2))).is_complete
     monkeypatch.setattr("langgraph_pgstate.record.feedback.MOST_ROWS", 2)
-    monkeypatch.setattr(analytics, "MOST_ROWS", 2)
+    monkeypatch.setattr(statistics, "MOST_ROWS", 2)
     found = await ask(parts.runs.analytics((), since=None))
     assert (found.runs[0].runs, found.is_complete) == (2, False)

@@ -68,7 +68,7 @@ async def test_attempts_have_one_id_and_their_own_spans(parts: Parts, record: Re
 async def test_what_is_too_much_for_one_timeline_is_said(
     parts: Parts, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langgraph_pgstate.record.timelines.MOST_SPANS", 3)
+    monkeypatch.setattr("langgraph_pgstate.record.spans.MOST_SPANS", 3)
     trace(record)
     first = await ask(parts.spans.timeline("t", "r"))
     assert ([one.name for one in first.spans], first.next_since) == (["root", "left", "right"], at(3))
