@@ -1,14 +1,17 @@
-"""Reading of checkpoints, with their segments and pending writes."""
+"""Reading of checkpoints, with their segments and pending writes, or of ancestors of damaged checkpoints."""
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import TASKS
 
 from langgraph_pgstate.arguments import Address
+from langgraph_pgstate.checkpoints.event_chains import insert_events
 from langgraph_pgstate.checkpoints.reading import (
     CachedSegments,
     CheckpointRow,
@@ -33,6 +36,10 @@ _CUT: Final = 3
 # Kind of a row of `get_latest_checkpoints`: a thread whose checkpoint was not read, because the rows were too large.
 _LEFT: Final = 4
 _NOT_CACHED: Final[dict[str, Any]] = {"known_revision": None, "missing_ids": []}
+_WHY_BYTES = 2000
+# The SQLSTATEs of a read-only transaction and of a role without the privilege to write.
+_READ_ONLY = ("25006", "42501")
+_logger = logging.getLogger("langgraph_pgstate")
 
 Found = tuple[CheckpointRow, Segments, list[WritesRow], list[Any]]
 """The arguments of `load_tuple`, after its codec."""
@@ -212,3 +219,52 @@ async def read_writes(
     for checkpoint_id, task_id, task_path, idx, data in rows:
         found[checkpoint_id].append(WritesRow(task_id, task_path, idx, data))
     return found
+
+
+async def get_good_ancestor(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    address: Address,
+    damage: CorruptStateError,
+    load: Callable[[Any], CheckpointTuple],
+) -> CheckpointTuple | None:
+    """Return the nearest readable ancestor of a damaged checkpoint. Record the damage as an event, and log it.
+
+    The damaged checkpoint is not changed, so that it can still be repaired. Return `None` if the damaged checkpoint no
+    longer exists. One round trip for each ancestor.
+
+    Raises:
+        CorruptStateError: The error `damage`, if no ancestor is readable.
+    """
+    key = address._asdict()
+    rows = await db.fetch(queries.get_parent, key)
+    if not rows:
+        return None
+    damaged_id, cursor = rows[0]
+    passed = {damaged_id}
+    while cursor is not None and cursor not in passed:
+        passed.add(cursor)
+        candidate = address._replace(checkpoint_id=cursor)
+        found = await get_tuple(db, queries, codec, candidate)
+        if found is None:
+            break
+        try:
+            loaded = load(found)
+        except CorruptStateError:
+            cursor = found[0].parent_id
+            continue
+        _logger.error("%s; %s is used instead", damage, candidate)
+        noted = {**key, "checkpoint_id": damaged_id, "used_id": cursor, "why": damage.why[:_WHY_BYTES]}
+        try:
+            async with db.transaction():
+                await insert_events(db, queries, queries.note_damage, noted)
+        except Exception as error:
+            if getattr(error, "sqlstate", None) not in _READ_ONLY:
+                raise
+            # Reading must work even if writing is not allowed.
+            _logger.error(
+                "the damage of %s could not be recorded: %s", address._replace(checkpoint_id=damaged_id), error
+            )
+        return loaded
+    raise damage

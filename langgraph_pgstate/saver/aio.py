@@ -36,7 +36,7 @@ from langgraph.constants import START
 
 from langgraph_pgstate.arguments import Address, address_of, several, thread_id_of, thread_ids_of
 from langgraph_pgstate.call_site import CallSite
-from langgraph_pgstate.checkpoints import corrupt_fallback, getting, listing, sending
+from langgraph_pgstate.checkpoints import getting, listing, sending
 from langgraph_pgstate.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.checkpoints.hooks import PutHook
 from langgraph_pgstate.checkpoints.planning import PutPlan, plan_put, plan_quickly
@@ -294,9 +294,7 @@ class AsyncPGStateSaver(CommonSaver):
             if not self._passes_damage:
                 raise
             damage = error
-        return await self._run(
-            corrupt_fallback.get_good_ancestor, self._queries, self._codec, address, damage, self._load
-        )
+        return await self._run(getting.get_good_ancestor, self._queries, self._codec, address, damage, self._load)
 
     async def alist(
         self,

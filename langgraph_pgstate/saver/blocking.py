@@ -28,7 +28,7 @@ from langgraph.checkpoint.base import (
 
 from langgraph_pgstate.arguments import Address, address_of, several, thread_id_of
 from langgraph_pgstate.call_site import CallSite
-from langgraph_pgstate.checkpoints import corrupt_fallback, getting, listing, sending
+from langgraph_pgstate.checkpoints import getting, listing, sending
 from langgraph_pgstate.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.checkpoints.hooks import PutHook
 from langgraph_pgstate.checkpoints.planning import PutPlan, plan_put
@@ -254,7 +254,7 @@ class PGStateSaver(CommonSaver):
             if not self._passes_damage:
                 raise
             damage = error
-        return self._run(corrupt_fallback.get_good_ancestor, self._queries, self._codec, address, damage, self._load)
+        return self._run(getting.get_good_ancestor, self._queries, self._codec, address, damage, self._load)
 
     def _get_guarded(self, config: RunnableConfig, call_site: CallSite | None) -> CheckpointTuple | None:
         address = address_of(config)

@@ -555,7 +555,7 @@ NAMED = {
 
 CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "checkpoints.sending.put": lambda bench: (bench.codec, bench.plan()),
-    "checkpoints.replanning.plan_from_database": lambda bench: (bench.codec, bench.plan().request),
+    "checkpoints.sending.plan_from_database": lambda bench: (bench.codec, bench.plan().request),
     "checkpoints.getting.get_tuple": lambda bench: (bench.codec, bench.address),
     "checkpoints.getting.get_latest": lambda bench: (["t", "u"], 1000),
     "checkpoints.getting.read_values": lambda bench: ("t", "", ["c1"], [1, 2]),
@@ -768,7 +768,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "interrupts.answers.resume": lambda bench: (bench.codec, *bench.answered(), "graph", {}, "default"),
     "interrupts.answers.find_due_defaults": lambda bench: (["graph"],),
     "interrupts.answers.answer_by_default": lambda bench: (bench.codec, bench.asked(), "run"),
-    "checkpoints.corrupt_fallback.get_good_ancestor": lambda bench: (
+    "checkpoints.getting.get_good_ancestor": lambda bench: (
         bench.codec,
         bench.address,
         CorruptStateError("it", "damaged"),

@@ -8,8 +8,8 @@ from support.samples import config_of, forget, id_of, messages, put_values
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.checkpoints.planning import plan_put
-from langgraph_pgstate.checkpoints.replanning import plan_from_database
 from langgraph_pgstate.checkpoints.requests import request_put
+from langgraph_pgstate.checkpoints.sending import plan_from_database
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.schema.queries import queries
