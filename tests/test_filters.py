@@ -11,7 +11,7 @@ import pytest
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.interrupts.types import InterruptFilter
 from langgraph_pgstate.record.filters import FailedRunFilter, MessageFilter, RunFilter, SpanFilter
-from langgraph_pgstate.runs.listing import DeadLetterFilter, QueueFilter
+from langgraph_pgstate.runs.queue import DeadLetterFilter, QueueFilter
 from langgraph_pgstate.threads.search import ThreadFilter, ThreadSearch
 
 CALLS: dict[str, tuple[Callable[[PGState], Callable[..., Any]], type, tuple[str, ...]]] = {

@@ -57,7 +57,7 @@ class MessageHook:
         request = plan.request
         whole = request.parent is not None and not self._is_familiar(plan)
         changes: list[tuple[str, bytes]] = []
-        for change in list_changes(plan, all_channels=whole):
+        for change in _list_changes(plan, all_channels=whole):
             if not _is_of_messages(change):
                 continue
             named, given = self._identify(request, change)
@@ -99,7 +99,7 @@ class MessageHook:
         """Make the next put on a thread send all messages, as the first put of a process does."""
         self._familiar = {key for key in self._familiar if key[0] != thread_id}
 
-    def _identify(self, request: PutRequest, change: ListChange) -> tuple[Sequence[_Named], Sequence[_Named]]:
+    def _identify(self, request: PutRequest, change: _ListChange) -> tuple[Sequence[_Named], Sequence[_Named]]:
         """Return the messages to name in the journal entry, and the messages among them whose rows must be sent."""
         key = (request.address.thread_id, request.address.checkpoint_ns, change.channel)
         named = _identified(change, change.fresh if change.is_appended else range(len(change.value)))
@@ -183,7 +183,7 @@ def may_hold_messages(channel: str) -> bool:
     return not channel.startswith(_OWN_CHANNELS) or channel in _STATE_CHANNELS
 
 
-def _is_of_messages(change: ListChange) -> bool:
+def _is_of_messages(change: _ListChange) -> bool:
     if not may_hold_messages(change.channel):
         return False
     if not change.value:
@@ -192,7 +192,7 @@ def _is_of_messages(change: ListChange) -> bool:
     return any(is_message(element) for element in change.value)
 
 
-def _identified(change: ListChange, places: Sequence[int]) -> list[_Named]:
+def _identified(change: _ListChange, places: Sequence[int]) -> list[_Named]:
     """Return the messages at some positions of a list, each with an id unique in the list.
 
     The id is the message's own, or is derived from its content. Repeated ids have a number appended.
@@ -211,10 +211,10 @@ def _identified(change: ListChange, places: Sequence[int]) -> list[_Named]:
     ]
 
 
-def _ordinals(change: ListChange) -> list[int]:
+def _ordinals(change: _ListChange) -> list[int]:
     """Return a number for each element. Elements with the same id, or equal elements without an id, count from 1."""
     fingerprints: Sequence[Any] = (
-        split_digests(change.digests)
+        _split_digests(change.digests)
         if change.digests is not None
         else [content_id(element) if is_message(element) else None for element in change.value]
     )
@@ -249,7 +249,7 @@ def _fitting_id(id: str, limit: int) -> str:
     return id if fits else xxhash.xxh3_128_hexdigest(encoded)
 
 
-def _recorded_by_root(plan: PutPlan, change: ListChange) -> set[int]:
+def _recorded_by_root(plan: PutPlan, change: _ListChange) -> set[int]:
     """Return the positions of elements that the root graph's checkpoint has, too.
 
     Messages among them are recorded for the root graph, so they need no rows for the subgraph.
@@ -261,13 +261,13 @@ def _recorded_by_root(plan: PutPlan, change: ListChange) -> set[int]:
         digest
         for other in root.entries.values()
         if isinstance(other, Elements) and other.fingerprints is not None
-        for digest in split_digests(other.fingerprints.digests)
+        for digest in _split_digests(other.fingerprints.digests)
     }
-    return {place for place, digest in enumerate(split_digests(change.digests)) if digest in known}
+    return {place for place, digest in enumerate(_split_digests(change.digests)) if digest in known}
 
 
 @dataclass(frozen=True, slots=True)
-class ListChange:
+class _ListChange:
     """The difference between a channel's list and the parent's list.
 
     Attributes:
@@ -287,7 +287,7 @@ class ListChange:
     digests: bytes | None = None
 
 
-def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListChange]:
+def _list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[_ListChange]:
     """Yield the differences between the lists of a checkpoint to store and the lists of its parent.
 
     With `all_channels`, yield channels whose version has not changed, too, and treat every difference as unknown.
@@ -299,10 +299,10 @@ def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListC
         is_old = not all_channels and parent is not None and parent.versions.get(channel) == version
         if type(value) is not list:
             if type(value) is DeltaSnapshot and type(value.value) is list:
-                yield ListChange(channel, value.value, range(len(value.value)), False, False)
+                yield _ListChange(channel, value.value, range(len(value.value)), False, False)
             elif parent is not None and type(parent.entries.get(channel)) is Elements and not is_old:
                 # The list was emptied, or is not a list any more.
-                yield ListChange(channel, [], (), False, True)
+                yield _ListChange(channel, [], (), False, True)
             continue
         if is_old:
             continue
@@ -311,14 +311,14 @@ def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListC
             new = None
         old = _digests(parent.entries.get(channel) if parent is not None else None)
         if all_channels or old is None or new is None:
-            yield ListChange(channel, value, range(len(value)), False, False, new)
+            yield _ListChange(channel, value, range(len(value)), False, False, new)
         elif new.startswith(old):
-            yield ListChange(channel, value, range(len(old) // DIGEST_SIZE, len(value)), True, True, new)
+            yield _ListChange(channel, value, range(len(old) // DIGEST_SIZE, len(value)), True, True, new)
         else:
-            yield ListChange(channel, value, _fresh(split_digests(old), split_digests(new)), False, True, new)
+            yield _ListChange(channel, value, _fresh(_split_digests(old), _split_digests(new)), False, True, new)
 
 
-def split_digests(digests: bytes) -> list[bytes]:
+def _split_digests(digests: bytes) -> list[bytes]:
     """Return concatenated fingerprints as a list."""
     return [digests[at : at + DIGEST_SIZE] for at in range(0, len(digests), DIGEST_SIZE)]
 

@@ -30,9 +30,10 @@ from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.options import ThreadKeys
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.feedback import AsyncRunFeedback, RunFeedback
-from langgraph_pgstate.runs import adopting, cancelling, outcomes
+from langgraph_pgstate.runs import cancelling, outcomes
 from langgraph_pgstate.runs import enqueue as enqueueing
 from langgraph_pgstate.runs.cursors import Cursor, ThreadCursor, held_once, is_missing
+from langgraph_pgstate.runs.enqueue import adopt
 from langgraph_pgstate.runs.following import AsyncFollower, Follower
 from langgraph_pgstate.runs.handles import AsyncRunHandle, PollPauses, RunHandle
 from langgraph_pgstate.runs.notifying import EndListener, on_loop
@@ -359,7 +360,7 @@ class AsyncRuns(AsyncRunQueue):
         return [AsyncRunHandle(self, *_parts(run)) for run in await self._adopt(graphs)]
 
     async def _adopt(self, graphs: Collection[str] | None) -> Sequence[EnqueuedRun]:
-        found = await self._queue.run(adopting.adopt, self._queries, self.encoder.codec, is_known_dead, graphs)
+        found = await self._queue.run(adopt, self._queries, self.encoder.codec, is_known_dead, graphs)
         await self._notifier.notify()
         return found
 

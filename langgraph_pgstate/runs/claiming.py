@@ -1,12 +1,13 @@
-"""Operations by which workers claim runs."""
+"""Operations by which workers claim runs, and the search for tenants with work."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.db.protocol import Connection, Row
+from langgraph_pgstate.db.tenants import NO_TENANT
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.leases.types import Lease
 from langgraph_pgstate.runs.cancelling import how_to_cancel
@@ -14,6 +15,7 @@ from langgraph_pgstate.runs.locking import bounded_waits
 from langgraph_pgstate.runs.requests import options_of
 from langgraph_pgstate.runs.types import ClaimedRun, Claims
 from langgraph_pgstate.schema.queries import Queries, Statement
+from langgraph_pgstate.schema.tenancy import tenant_queries
 
 # Maximum number of statements of one claim. A claim repeats its statement if other processes hold leases of the found
 # runs. The statement has put these runs off, so the repetition finds other runs.
@@ -172,3 +174,40 @@ def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
         is_suspect,
         unreadable,
     )
+
+
+class TenantWork(NamedTuple):
+    """The work that a tenant has in the queue.
+
+    Attributes:
+        tenant: Name of the tenant.
+        is_ready: Whether runs can be claimed, or wait for limits.
+        seconds: Seconds until other work is due: lost or delayed runs, schedules, default answers, runs that have
+            deleted their threads.
+        webhook_seconds: Seconds until a webhook is due.
+        worker_ids: The workers that execute runs of the tenant.
+    """
+
+    tenant: str
+    is_ready: bool
+    seconds: float | None
+    webhook_seconds: float | None
+    worker_ids: Sequence[str]
+
+
+async def find_work(
+    db: Connection,
+    queries: Queries,
+    tenants: Sequence[str],
+    names: Sequence[str],
+    graphs: Sequence[str],
+    *,
+    adopts: bool = False,
+) -> list[TenantWork]:
+    """Return the tenants that have work in some queues and for some graphs. One statement.
+
+    Row-level security stays on: the statement sets each tenant in turn, and reads only the rows of this tenant.
+    """
+    db.tenant = NO_TENANT
+    parameters = {"tenants": [*tenants], "queues": [*names], "graphs": [*graphs], "adopts": adopts}
+    return [TenantWork(*row) for row in await db.fetch(tenant_queries(queries.schema).find_work, parameters)]

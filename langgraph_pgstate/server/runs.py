@@ -17,8 +17,8 @@ from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailed
 from langgraph_pgstate.heavy import compute
 from langgraph_pgstate.record.types import Run
 from langgraph_pgstate.runs.handles import AsyncRunHandle
-from langgraph_pgstate.runs.webhook_addresses import may_connect, refusal_of
 from langgraph_pgstate.runs.webhook_rows import describe_run, webhook_of
+from langgraph_pgstate.runs.webhooks import may_connect, refusal_of
 from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.server import streams
 from langgraph_pgstate.server.assistants import Chosen, choose

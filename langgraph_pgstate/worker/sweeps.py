@@ -14,7 +14,8 @@ from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.interrupts import answers
 from langgraph_pgstate.memory import items
 from langgraph_pgstate.process_identity import is_known_dead
-from langgraph_pgstate.runs import adopting, ending, tending
+from langgraph_pgstate.runs import ending, tending
+from langgraph_pgstate.runs.enqueue import adopt
 from langgraph_pgstate.runs.locking import is_locked
 from langgraph_pgstate.schedules import firing
 from langgraph_pgstate.schema.queries import Queries
@@ -112,7 +113,7 @@ class Sweeps:
     def _adopt(self) -> None:
         """Enqueue crashed runs that were not enqueued."""
         queue = self._settings.queues[0]
-        for run in self._database.run(adopting.adopt, self._queries, self._codec, is_known_dead, self._graphs, queue):
+        for run in self._database.run(adopt, self._queries, self._codec, is_known_dead, self._graphs, queue):
             log.warning("run %s of thread %s lost its process; it is enqueued", run.run_id, run.thread_id)
 
     def _make_due(self) -> None:

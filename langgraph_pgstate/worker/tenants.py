@@ -14,7 +14,7 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.tenants import wake_key
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.process_identity import is_known_dead
-from langgraph_pgstate.runs.finding import find_work
+from langgraph_pgstate.runs.claiming import find_work
 from langgraph_pgstate.schema.tenancy import list_tenants, of_tenant
 from langgraph_pgstate.worker.lane import Duties, Lane
 

@@ -71,7 +71,7 @@ from langgraph_pgstate.record.statistics import request_analytics, request_costs
 from langgraph_pgstate.record.types import Price
 from langgraph_pgstate.runs.claiming import claim
 from langgraph_pgstate.runs.enqueue import enqueue
-from langgraph_pgstate.runs.limits import request_limit
+from langgraph_pgstate.runs.queue import request_limit
 from langgraph_pgstate.runs.requests import RunRequest, request_run
 from langgraph_pgstate.runs.types import Delivery, EventBatch, RunKey, Wanted, WantedRuns, Webhook
 from langgraph_pgstate.schedules import rows as schedules
@@ -637,14 +637,14 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tools.executions.task_interrupts": lambda bench: ("t", "task"),
     "tools.executions.list_executions": lambda bench: ("t", None, 10),
     "tools.executions.list_effects": lambda bench: ("t", None, bench.address.checkpoint_id),
-    "runs.adopting.adopt": lambda bench: (bench.codec, lambda holder: False),
+    "runs.enqueue.adopt": lambda bench: (bench.codec, lambda holder: False),
     "runs.enqueue.enqueue": lambda bench: ([request_run(bench.codec, "graph", {"x": 1}, thread_id="t")],),
     "runs.enqueue.notify": lambda bench: (),
     "runs.claiming.claim": lambda bench: ("worker", bench.enqueued().queue, ["graph"], 1, 12.0),
     "runs.claiming.open_keys": lambda bench: ("default", ["graph"]),
     "runs.claiming.choose_isolated": lambda bench: ("default", ["graph"]),
-    "runs.limits.put_limit": lambda bench: (request_limit("default", None, 1, None),),
-    "runs.limits.list_limits": lambda bench: (),
+    "runs.queue.put_limit": lambda bench: (request_limit("default", None, 1, None),),
+    "runs.queue.list_limits": lambda bench: (),
     "threads.holds.hold": lambda bench: ("t", "case", "eve"),
     "threads.holds.release": lambda bench: ("t", "case", "eve"),
     "threads.holds.holds_of": lambda bench: ("t",),
@@ -671,8 +671,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.cancelling.promote_and_set_status": lambda bench: ("t",),
     "runs.cancelling.retry": lambda bench: ("t", bench.enqueued().run_id),
     "runs.cancelling.discard": lambda bench: ("t", bench.enqueued().run_id),
-    "runs.listing.list_workers": lambda bench: (),
-    "runs.listing.count_queue": lambda bench: (),
+    "runs.queue.list_workers": lambda bench: (),
+    "runs.queue.count_queue": lambda bench: (),
     "runs.streams.append": lambda bench: ([EventBatch(bench.claimed(), 1, 0, 1, 0, b"")],),
     "runs.streams.read": lambda bench: ([Wanted("t", "run", 0)], 10),
     "runs.streams.read_threads": lambda bench: ([WantedRuns("t", None, None)],),
@@ -863,7 +863,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
 def test_every_operation_of_the_saver_is_called_here() -> None:
     # Tenants have a schema of their own, an index of files needs pg_trgm, and what encrypts again has keys.
     left_out = (
-        *("admin.", "assistants.", "files.indexing.", "memory.", "runs.finding.", "schema.tenancy."),
+        *("admin.", "assistants.", "files.indexing.", "memory.", "runs.claiming.find_work", "schema.tenancy."),
         *("schema.resealing.reseal_", "threads.prune.sweep_orphans"),
     )
     public = {name for name in operation_functions() if not name.startswith(left_out) and "._" not in name}

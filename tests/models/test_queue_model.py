@@ -24,7 +24,7 @@ from support.queue import Queue
 
 from langgraph_pgstate import PGStateSaver, Rate
 from langgraph_pgstate.errors import ThreadBusyError
-from langgraph_pgstate.runs import limits
+from langgraph_pgstate.runs.queue import put_limit, request_limit
 from langgraph_pgstate.runs.types import ClaimedRun
 from langgraph_pgstate.worker.claims import Claimer
 
@@ -432,7 +432,7 @@ class LimitedMachine(QueueMachine):
     )
     def limit(self, key: str | None, concurrency: int | None, rate: int | None) -> None:
         given = None if rate is None else Rate(rate, per=WINDOW)
-        self.queue.do(limits.put_limit, limits.request_limit("default", key, concurrency, given))
+        self.queue.do(put_limit, request_limit("default", key, concurrency, given))
         scope = key or ""
         self.limits[scope] = (concurrency, rate)
         if concurrency is None and rate is None:

@@ -9,7 +9,7 @@ import pytest
 from support.queue import Queue, request
 
 from langgraph_pgstate.leases import holding as leases
-from langgraph_pgstate.runs import limits
+from langgraph_pgstate.runs.queue import put_limit, request_limit
 
 WAITING = 20_000
 
@@ -64,7 +64,7 @@ def test_only_a_claim_without_limits_commits_without_waiting_for_the_disk(queue:
     for _ in range(2):
         queue.add("t")
         queue.finish(queue.claim_one())
-        queue.do(limits.put_limit, limits.request_limit("default", None, 1, None))
+        queue.do(put_limit, request_limit("default", None, 1, None))
     found = queue.execute("SELECT * FROM {}.commits")
     assert found == [("pending", "off"), ("running", "on"), ("pending", "on"), ("running", "on")]
 

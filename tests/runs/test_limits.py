@@ -14,8 +14,8 @@ from support.queue import Queue
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.leases import holding as leases
-from langgraph_pgstate.runs import claiming, limits
-from langgraph_pgstate.runs.limits import request_limit
+from langgraph_pgstate.runs import claiming
+from langgraph_pgstate.runs.queue import list_limits, put_limit, request_limit
 from langgraph_pgstate.runs.types import Claims, QueueLimit, Rate
 
 WAITING = 10_000
@@ -25,7 +25,7 @@ class Limited(Queue):
     """A queue whose claims open keys first, as a worker's do."""
 
     def limit(self, queue: str = "default", key: str | None = None, **limit: Any) -> None:
-        self.do(limits.put_limit, request_limit(queue, key, limit.get("concurrency"), limit.get("rate")))
+        self.do(put_limit, request_limit(queue, key, limit.get("concurrency"), limit.get("rate")))
 
     def open(self, queue: str = "default") -> None:
         self.do(claiming.open_keys, queue, ["graph"])
@@ -252,7 +252,7 @@ def test_limits_are_listed_with_what_they_let_run_and_wait(queue: Limited) -> No
         queue.add(f"k{number}", key="k")
         queue.add(f"o{number}", key="o")
     queue.claim()
-    assert queue.do(limits.list_limits) == [
+    assert queue.do(list_limits) == [
         QueueLimit("default", None, 5, None, 2, 0),
         QueueLimit("default", "*", None, Rate(1, 60.0), 1, 2),
         QueueLimit("default", "k", 1, None, 1, 2),

@@ -8,7 +8,8 @@ from support.queue import Queue
 
 from langgraph_pgstate.db.protocol import read
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.runs import listing, tending
+from langgraph_pgstate.runs import tending
+from langgraph_pgstate.runs.queue import count_queue, list_dead_letters, list_queue
 
 
 @pytest.fixture
@@ -23,15 +24,15 @@ def test_dead_letters_are_paged_and_filtered(queue: Queue) -> None:
         queue.finish(queue.claim_one(graphs=["graph", "other"]), "timeout" if number % 2 else "error")
     found, cursor = [], None
     while True:
-        page = queue.do(read, listing.list_dead_letters(limit=2, cursor=cursor))
+        page = queue.do(read, list_dead_letters(limit=2, cursor=cursor))
         found += [run.run_id for run in page.items]
         cursor = page.next
         if cursor is None:
             break
     assert found == ids[::-1]
-    page = queue.do(read, listing.list_dead_letters(graph="other"))
+    page = queue.do(read, list_dead_letters(graph="other"))
     assert [run.run_id for run in page.items] == ids[:1]
-    assert queue.do(read, listing.list_dead_letters(queue="none")).items == ()
+    assert queue.do(read, list_dead_letters(queue="none")).items == ()
 
 
 def test_the_queue_tells_which_runs_no_living_worker_accepts(queue: Queue) -> None:
@@ -39,31 +40,31 @@ def test_the_queue_tells_which_runs_no_living_worker_accepts(queue: Queue) -> No
     queue.add("t")
     queue.add("u", graph="removed")
     queue.add("v", queue="elsewhere")
-    page = queue.do(read, listing.list_queue())
+    page = queue.do(read, list_queue())
     assert [(run.thread_id, run.is_accepted) for run in page.items] == [("t", True), ("u", False), ("v", False)]
-    found = queue.do(listing.count_queue)
+    found = queue.do(count_queue)
     assert [(one.queue, one.graph, one.count, one.ready, one.is_accepted) for one in found] == [
         ("default", "graph", 1, 1, True),
         ("default", "removed", 1, 1, False),
         ("elsewhere", "graph", 1, 1, False),
     ]
     queue.execute("UPDATE {}.workers SET seen_at = now() - interval '31 seconds'")
-    assert not any(one.is_accepted for one in queue.do(listing.count_queue))
+    assert not any(one.is_accepted for one in queue.do(count_queue))
 
 
 def test_the_queue_is_paged_and_filtered(queue: Queue) -> None:
     ids = [queue.add("t") for _ in range(3)] + [queue.add("u", graph="other")]
     found, cursor = [], None
     while True:
-        page = queue.do(read, listing.list_queue(limit=3, cursor=cursor))
+        page = queue.do(read, list_queue(limit=3, cursor=cursor))
         found += [run.run_id for run in page.items]
         cursor = page.next
         if cursor is None:
             break
     assert found == ids
-    assert len(queue.do(read, listing.list_queue(thread_id="t")).items) == 3
-    assert len(queue.do(read, listing.list_queue(graph="other")).items) == 1
+    assert len(queue.do(read, list_queue(thread_id="t")).items) == 3
+    assert len(queue.do(read, list_queue(graph="other")).items) == 1
     queue.claim_one()
-    assert len(queue.do(read, listing.list_queue(status="running")).items) == 1
+    assert len(queue.do(read, list_queue(status="running")).items) == 1
     with pytest.raises(ConfigurationError):
-        listing.list_queue(status="success")
+        list_queue(status="success")

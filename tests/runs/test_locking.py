@@ -14,8 +14,10 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.leases import holding as leases
-from langgraph_pgstate.runs import adopting, claiming, ending, limits, locking
+from langgraph_pgstate.runs import claiming, ending, locking
+from langgraph_pgstate.runs.enqueue import adopt
 from langgraph_pgstate.runs.locking import LOCK_TIMEOUT, bounded_waits, is_locked
+from langgraph_pgstate.runs.queue import put_limit, request_limit
 from langgraph_pgstate.schedules import firing
 from langgraph_pgstate.schedules import rows as schedules
 from langgraph_pgstate.schema.queries import Queries
@@ -38,12 +40,12 @@ def test_crashed_runs_of_locked_threads_are_left_to_the_next_adoption(dsn: str, 
             f"run of {thread_id}",
         )
 
-    def adopt() -> list[str]:
-        return [run.thread_id for run in queue.do(adopting.adopt, CODEC, lambda holder_id: True)]
+    def adopted() -> list[str]:
+        return [run.thread_id for run in queue.do(adopt, CODEC, lambda holder_id: True)]
 
     with holding(dsn, f"SELECT 1 FROM {queue.schema}.threads WHERE thread_id = 't' FOR UPDATE"):
-        assert adopt() == ["u"]
-    assert adopt() == ["t"]
+        assert adopted() == ["u"]
+    assert adopted() == ["t"]
     queue.check()
 
 
@@ -77,7 +79,7 @@ def test_a_locked_lease_keeps_no_other_run_from_being_claimed(
     dsn: str, queue: Queue, lock: str, has_limits: bool
 ) -> None:
     if has_limits:
-        queue.do(limits.put_limit, limits.request_limit("default", None, 9, None))
+        queue.do(put_limit, request_limit("default", None, 9, None))
     # Of the one somebody is the holder, that of the other is free.
     queue.do(leases.take, "held", "somebody", 60.0)
     queue.add("released")
@@ -128,7 +130,7 @@ def test_a_frozen_worker_keeps_no_limited_queue_and_no_schedule_locked(
     dsn: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locking, "IDLE_TIMEOUT", "300ms")
-    queue.do(limits.put_limit, limits.request_limit("default", None, 9, None))
+    queue.do(put_limit, request_limit("default", None, 9, None))
     queue.add("t0")
     queue.finish(queue.claim_one())
     run = request("t1")

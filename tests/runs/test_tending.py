@@ -10,8 +10,9 @@ import pytest
 from support.queue import Queue
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.runs import claiming, listing, tending
+from langgraph_pgstate.runs import claiming, tending
 from langgraph_pgstate.runs.ending import finish
+from langgraph_pgstate.runs.queue import list_workers
 
 
 @pytest.fixture
@@ -282,6 +283,6 @@ def test_a_worker_is_asked_to_drain_by_name(queue: Queue) -> None:
     assert events == [("worker:worker", "action", {"action": "drain", "by": "eve"})]
     queue.add("t")
     queue.claim_one()
-    (worker,) = queue.do(listing.list_workers)
+    (worker,) = queue.do(list_workers)
     assert (worker.worker_id, worker.is_alive, worker.running, worker.queues) == ("worker", True, 1, ["default"])
     assert worker.drain_asked_at is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from langgraph_pgstate import WebhookSettings
-from langgraph_pgstate.runs.webhook_addresses import may_connect, refusal_of
+from langgraph_pgstate.runs.webhooks import may_connect, refusal_of
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.protocol import read
 from langgraph_pgstate.errors import DatabaseError
-from langgraph_pgstate.runs import cancelling, claiming, ending, enqueue, listing, tending
+from langgraph_pgstate.runs import cancelling, claiming, ending, enqueue, tending
 from langgraph_pgstate.runs.ending import RunError
 from langgraph_pgstate.runs.locking import is_locked
+from langgraph_pgstate.runs.queue import list_dead_letters
 from langgraph_pgstate.runs.requests import RunRequest, request_run
 from langgraph_pgstate.runs.types import ClaimedRun, Claims, EnqueuedRun, EventBatch, Recovered, RunKey, Tended
 from langgraph_pgstate.schema.queries import queries
@@ -111,7 +112,7 @@ class Queue:
         return bool(self.do(cancelling.retry, thread_id, run_id))
 
     def dead_letters(self) -> list[str]:
-        page = self.do(read, listing.list_dead_letters())
+        page = self.do(read, list_dead_letters())
         return [run.run_id for run in page.items]
 
     def expire(self, *runs: ClaimedRun) -> None:

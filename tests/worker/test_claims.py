@@ -13,8 +13,7 @@ from support.worker import Place, enqueue, kill, wait_for_ends, worker
 
 from langgraph_pgstate import AsyncWorker, PGState, Rate, Worker
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.runs import limits
-from langgraph_pgstate.runs.limits import request_limit
+from langgraph_pgstate.runs.queue import put_limit, request_limit
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.worker.claims import Claimer
 
@@ -22,7 +21,7 @@ from langgraph_pgstate.worker.claims import Claimer
 def test_an_ended_run_lets_the_next_of_its_key_be_claimed_at_once(connection: psycopg.Connection, schema: str) -> None:
     queue, database = Queue(connection, schema), Database(connection, schema=schema)
     claimer = Claimer(queries(schema), "worker", ["graph"], {}, ttl=60, poll=60)
-    queue.do(limits.put_limit, request_limit("default", "*", 1, None))
+    queue.do(put_limit, request_limit("default", "*", 1, None))
     for number in range(3):
         queue.add(f"t{number}", key="k")
     for number in range(3):
@@ -36,7 +35,7 @@ def test_an_ended_run_lets_the_next_of_its_key_be_claimed_at_once(connection: ps
 def test_what_another_worker_ended_is_found_after_a_while(connection: psycopg.Connection, schema: str) -> None:
     queue, database = Queue(connection, schema), Database(connection, schema=schema)
     claimer = Claimer(queries(schema), "worker", ["graph"], {}, ttl=60, poll=0.05)
-    queue.do(limits.put_limit, request_limit("default", "*", 1, None))
+    queue.do(put_limit, request_limit("default", "*", 1, None))
     queue.add("t0", key="k")
     queue.add("t1", key="k")
     (run,) = claimer.claim(database, "default", 10)
@@ -48,7 +47,7 @@ def test_what_another_worker_ended_is_found_after_a_while(connection: psycopg.Co
 
 def test_a_new_worker_finds_what_waits_below_its_limit(connection: psycopg.Connection, schema: str) -> None:
     queue, database = Queue(connection, schema), Database(connection, schema=schema)
-    queue.do(limits.put_limit, request_limit("default", "*", 1, None))
+    queue.do(put_limit, request_limit("default", "*", 1, None))
     queue.add("t0", key="k")
     queue.add("t1", key="k")
     (run,) = queue.claim()
@@ -63,7 +62,7 @@ def test_a_claim_is_tried_again_soon_when_another_worker_claims(
 ) -> None:
     queue, database = Queue(connection, schema), Database(connection, schema=schema)
     claimer = Claimer(queries(schema), "worker", ["graph"], {}, ttl=60, poll=60)
-    queue.do(limits.put_limit, request_limit("default", None, 9, None))
+    queue.do(put_limit, request_limit("default", None, 9, None))
     queue.add("t0")
     (run,) = claimer.claim(database, "default", 10)
     queue.finish(run)

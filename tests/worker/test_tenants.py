@@ -37,7 +37,7 @@ from langgraph_pgstate import (
 from langgraph_pgstate.db.tenants import NO_TENANT
 from langgraph_pgstate.errors import TenantError
 from langgraph_pgstate.runs import ending
-from langgraph_pgstate.runs.finding import find_work
+from langgraph_pgstate.runs.claiming import find_work
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.worker import run_state, tenants
 from langgraph_pgstate.worker.executing import RunExecution, RunOutcome
