@@ -18,7 +18,7 @@ from langgraph_pgstate.keep import retention
 from langgraph_pgstate.keep.types import PolicyReport
 from langgraph_pgstate.leases import guards
 from langgraph_pgstate.memory import items
-from langgraph_pgstate.memory.large import move_large_namespaces
+from langgraph_pgstate.memory.indexing import move_large_namespaces
 from langgraph_pgstate.otlp import exports
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record import budgets, dead_runs

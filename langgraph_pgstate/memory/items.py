@@ -1,14 +1,17 @@
-"""Storage, reading and search of items."""
+"""Storage, reading and search of items, and the origin of an item: the run and checkpoint that stored it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.store.base import Item
 
+from langgraph_pgstate.arguments import configurable_of
+from langgraph_pgstate.call_site import RunOf, origin_of
 from langgraph_pgstate.db.protocol import Connection, Packed, Row, Rows
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.encryption.keys import KeyRing
@@ -16,9 +19,8 @@ from langgraph_pgstate.errors import ConfigurationError, ConflictError
 from langgraph_pgstate.memory.embedding import Vector, packed, packed_array
 from langgraph_pgstate.memory.filters import conditions_of
 from langgraph_pgstate.memory.indexes import OpenIndex, stored_indexes
-from langgraph_pgstate.memory.large import LARGE_SIZE
+from langgraph_pgstate.memory.indexing import LARGE_SIZE
 from langgraph_pgstate.memory.namespaces import Namespace, literal, range_of
-from langgraph_pgstate.memory.origins import Origin
 from langgraph_pgstate.memory.texts import Text, words_of
 from langgraph_pgstate.memory.types import FoundItem
 from langgraph_pgstate.paging import offset_of
@@ -39,6 +41,34 @@ _MAX_REACH: Final = 1000
 # Building the parameters of more items and embeddings is slow enough to run in a thread.
 _MANY: Final = 100
 _GENERIC: Final = {"mode": "force_generic_plan"}
+
+
+class Origin(NamedTuple):
+    """The thread, run and checkpoint that stored a memory."""
+
+    changed_by: str | None = None
+    thread_id: str | None = None
+    run_id: str | None = None
+    checkpoint_id: str | None = None
+    message_id: str | None = None
+
+
+def current_origin(run_of: RunOf | None) -> Origin:
+    """Return the origin of memories that the running task stores; an empty origin outside of a graph."""
+    config = var_child_runnable_config.get()
+    if not config:
+        return Origin()
+    configurable = configurable_of(config)
+    user = configurable.get("langgraph_auth_user_id") or configurable.get("user_id")
+    place = origin_of(config, run_of)
+    return Origin(_text(user), place.thread_id, place.run_id, place.checkpoint_id)
+
+
+def _text(value: Any) -> str | None:
+    if value is None or value == "":
+        return None
+    text = str(value)
+    return None if "\0" in text else text[:512]
 
 
 @dataclass(slots=True)

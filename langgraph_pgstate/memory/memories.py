@@ -18,9 +18,8 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotF
 from langgraph_pgstate.memory import items
 from langgraph_pgstate.memory.embedding import packed
 from langgraph_pgstate.memory.indexes import OpenIndex
-from langgraph_pgstate.memory.items import Embedded, Put, Traits, limit_of
+from langgraph_pgstate.memory.items import Embedded, Origin, Put, Traits, limit_of
 from langgraph_pgstate.memory.namespaces import Namespace, check_size, labels_of, literal, range_of
-from langgraph_pgstate.memory.origins import Origin
 from langgraph_pgstate.memory.texts import Text, json_value
 from langgraph_pgstate.memory.types import FoundItem, Memory, MemoryVersion
 from langgraph_pgstate.schema.queries import Queries

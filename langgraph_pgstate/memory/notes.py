@@ -11,10 +11,9 @@ from langgraph_pgstate.arguments import identifier, several
 from langgraph_pgstate.db.runners import blocking
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.memory import memories
-from langgraph_pgstate.memory.items import Put, Traits, limit_of
+from langgraph_pgstate.memory.items import Origin, Put, Traits, limit_of
 from langgraph_pgstate.memory.memories import NOTES, Owner
 from langgraph_pgstate.memory.namespaces import check_size
-from langgraph_pgstate.memory.origins import Origin
 from langgraph_pgstate.memory.texts import json_value
 from langgraph_pgstate.memory.types import MemoryVersion
 

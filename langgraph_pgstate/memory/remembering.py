@@ -14,12 +14,11 @@ from langgraph_pgstate.db.runners import Runner, blocking
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.memory import browsing, memories
 from langgraph_pgstate.memory.indexes import OpenIndex
-from langgraph_pgstate.memory.items import Embedded, Put, Search, Traits, limit_of
+from langgraph_pgstate.memory.items import Embedded, Origin, Put, Search, Traits, current_origin, limit_of
 from langgraph_pgstate.memory.memories import NOTES, digest_of, owner_of
 from langgraph_pgstate.memory.namespaces import Namespace, labels_of
 from langgraph_pgstate.memory.notes import AsyncNotes, Notes
 from langgraph_pgstate.memory.options import Settings
-from langgraph_pgstate.memory.origins import Origin, current_origin
 from langgraph_pgstate.memory.spans import recorded
 from langgraph_pgstate.memory.texts import json_value, texts_of
 from langgraph_pgstate.memory.types import Caused, FoundItem, Memory, MemoryVersion, StoredItem

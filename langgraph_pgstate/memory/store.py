@@ -42,7 +42,7 @@ from langgraph_pgstate.encryption import Encryption
 from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.heavy import in_thread
-from langgraph_pgstate.memory import accesses, items, large, reindexing
+from langgraph_pgstate.memory import accesses, indexing, items
 from langgraph_pgstate.memory.accesses import FLUSH_SECONDS, Accesses
 from langgraph_pgstate.memory.embedding import (
     AsyncEmbedder,
@@ -54,10 +54,21 @@ from langgraph_pgstate.memory.embedding import (
 )
 from langgraph_pgstate.memory.gathering import Gathering
 from langgraph_pgstate.memory.indexes import OpenIndex, drop_index, open_indexes, setup_indexes, stored_indexes
-from langgraph_pgstate.memory.items import FEW, NO_TRAITS, Batch, Embedded, Mode, Put, Search, Traits, joined
+from langgraph_pgstate.memory.items import (
+    FEW,
+    NO_TRAITS,
+    Batch,
+    Embedded,
+    Mode,
+    Origin,
+    Put,
+    Search,
+    Traits,
+    current_origin,
+    joined,
+)
 from langgraph_pgstate.memory.namespaces import Namespace, check_size, labels_of, literal, range_of
 from langgraph_pgstate.memory.options import MemoryOptions, Settings, minutes_of, settings_of
-from langgraph_pgstate.memory.origins import Origin, current_origin
 from langgraph_pgstate.memory.remembering import AsyncMemories, Memories
 from langgraph_pgstate.memory.spans import recorded
 from langgraph_pgstate.memory.texts import fields_of, json_value, texts_of
@@ -477,23 +488,23 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             Exception: If the model fails. Earlier embeddings are stored.
         """
         run, indexer = self.runner.run, uuid4().hex
-        await large.move_waiting(self.runner, self.queries)
+        await indexing.move_waiting(self.runner, self.queries)
         indexes = await run(open_indexes, self.queries, self.settings.indexes)
         names = [one.index.name for one in indexes]
-        if not indexes or (begun := await run(reindexing.begin, self.queries, names)) is None:
+        if not indexes or (begun := await run(indexing.begin, self.queries, names)) is None:
             return 0
-        if not await run(reindexing.claim, self.queries, names, indexer):
+        if not await run(indexing.claim, self.queries, names, indexer):
             return 0
         try:
             return await self._reindex(indexes, begun, indexer)
         finally:
-            await run(reindexing.release, self.queries, indexer)
+            await run(indexing.release, self.queries, indexer)
 
     async def _reindex(self, indexes: Sequence[OpenIndex], begun: Any, indexer: str) -> int:
         run, count, names = self.runner.run, 0, [one.index.name for one in indexes]
         for index in indexes:
             after: Row | None = None
-            while rows := await run(reindexing.list_missing, self.queries, index, after):
+            while rows := await run(indexing.list_missing, self.queries, index, after):
                 numbers, fields, texts = [], [], []
                 for number, (_, _, _, value, of_item) in enumerate(rows, 1):
                     for text in texts_of(value, index.index.fields if of_item is None else of_item):
@@ -502,12 +513,12 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
                         texts.append(text.text)
                 if texts:
                     vectors = await self._embedders[index.index.name].embed(texts)
-                    await run(reindexing.add, self.queries, index, rows, numbers, fields, vectors)
+                    await run(indexing.add, self.queries, index, rows, numbers, fields, vectors)
                 count, after = count + len({*numbers}), rows[-1]
-                if not await run(reindexing.claim, self.queries, names, indexer):
+                if not await run(indexing.claim, self.queries, names, indexer):
                     # The model took so long that the claim ended. Another call has the claim now, and embeds the rest.
                     return count
-        await run(reindexing.finish, self.queries, names, begun)
+        await run(indexing.finish, self.queries, names, begun)
         self._open = None
         return count
 
@@ -532,7 +543,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
 
     async def move_large_namespaces(self) -> int:
         """Put items of large namespaces into approximate indexes. Return their number. `maintain` calls this, too."""
-        return await large.move_large_namespaces(self.runner, self.queries)
+        return await indexing.move_large_namespaces(self.runner, self.queries)
 
     async def flush(self) -> None:
         """Write waiting counts of reads. Counts that cannot be written are kept; on a standby they are dropped."""

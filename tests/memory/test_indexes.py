@@ -18,7 +18,7 @@ from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.runners import BlockingRunner
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleMemoryError
-from langgraph_pgstate.memory import PGMemoryStore, items, large, reindexing
+from langgraph_pgstate.memory import PGMemoryStore, indexing, items
 
 DIMS = 4
 
@@ -195,14 +195,14 @@ def test_an_old_index_is_dropped(dsn: str, place: str, connection: psycopg.Conne
 @contextmanager
 def minutes_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Calls of `reindex` begin two minutes later by the server's clock."""
-    begin = reindexing.begin
+    begin = indexing.begin
 
     async def later(*arguments: Any) -> Any:
         found = await begin(*arguments)
         return None if found is None else found + timedelta(minutes=2)
 
     with monkeypatch.context() as patched:
-        patched.setattr(reindexing, "begin", later)
+        patched.setattr(indexing, "begin", later)
         yield
 
 
@@ -247,7 +247,7 @@ def test_nothing_is_settled_while_another_index_gets_its_items(
 def test_what_is_told_again_in_a_large_namespace_is_merged(
     dsn: str, place: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large.move_large_namespaces, "__defaults__", (50,))
+    monkeypatch.setattr(indexing.move_large_namespaces, "__defaults__", (50,))
     with opened(dsn, place, index(fields=("content",))) as store:
         for number in range(60):
             store.remember(f"fact about {random.Random(number).random()} here", user_id="ann")

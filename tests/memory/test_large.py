@@ -14,7 +14,7 @@ from psycopg import sql
 
 from langgraph_pgstate.db import database, statements
 from langgraph_pgstate.db.adapters import BlockingConnection
-from langgraph_pgstate.memory import PGMemoryStore, items, large
+from langgraph_pgstate.memory import PGMemoryStore, indexing, items
 
 BIG = ("users", "big")
 DIMS = 8
@@ -39,7 +39,7 @@ def schema(dsn: str) -> Iterator[str]:
 def store(dsn: str, schema: str) -> Iterator[PGMemoryStore]:
     """A store where 1,000 items make a namespace large."""
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr(large.move_large_namespaces, "__defaults__", (1000,))
+    monkeypatch.setattr(indexing.move_large_namespaces, "__defaults__", (1000,))
     with PGMemoryStore.from_conn_string(
         dsn, schema=schema, index={"dims": DIMS, "embed": embed, "fields": ["text"]}
     ) as store:

@@ -14,7 +14,7 @@ from langgraph.store.base import PutOp
 from psycopg import sql
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.memory import large
+from langgraph_pgstate.memory import indexing
 from tests.db.test_database import Bouncer, bouncer_version
 
 DIMS = 4
@@ -44,7 +44,7 @@ def test_many_callers_share_three_server_connections(
             memory = state.memory
             memory.batch([PutOp(("big",), str(n), {"text": f"text {n}", "n": n}) for n in range(300)])
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(large.move_large_namespaces, "__defaults__", (300,))
+                patch.setattr(indexing.move_large_namespaces, "__defaults__", (300,))
                 assert memory.move_large_namespaces() == 300
 
             def work(number: int) -> None:

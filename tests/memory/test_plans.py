@@ -17,7 +17,7 @@ from benchmarks.memory import fill_ours, make_given
 from langgraph_pgstate.db import database
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.statements import array_literal
-from langgraph_pgstate.memory import PGMemoryStore, large
+from langgraph_pgstate.memory import PGMemoryStore, indexing
 from tests.architecture.test_sql import nodes
 
 DIMS = 4
@@ -140,7 +140,7 @@ def crowd(dsn: str, request: pytest.FixtureRequest) -> Iterator[Crowd]:
     with psycopg.connect(dsn, autocommit=True) as connection, pytest.MonkeyPatch.context() as patch:
         if not connection.execute("SELECT FROM pg_available_extensions WHERE name = 'vector'").fetchall():
             pytest.skip("the server has no pgvector")
-        patch.setattr(large.move_large_namespaces, "__defaults__", (size,))
+        patch.setattr(indexing.move_large_namespaces, "__defaults__", (size,))
         index: Any = {"dims": dims, "embed": embedding(dims), "fields": ["text"]}
         with PGMemoryStore.from_conn_string(dsn, schema=found.schema, pool=False, index=index) as store:
             store.setup()

@@ -30,7 +30,7 @@ from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import BlockingCallError, ConfigurationError, SerializationError
 from langgraph_pgstate.memory import AsyncPGMemoryStore, PGMemoryStore, items, memories, remembering
 from langgraph_pgstate.memory import store as store_module
-from langgraph_pgstate.memory.origins import Origin
+from langgraph_pgstate.memory.items import Origin
 
 USER = ("users", "ann")
 CONFIG: Any = {"configurable": {"thread_id": "t", "user_id": "ann"}}
