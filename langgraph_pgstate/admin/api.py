@@ -49,7 +49,7 @@ from langgraph_pgstate.errors import (
     NotEncryptedError,
     PGStateError,
 )
-from langgraph_pgstate.files.indexing import make_file_index
+from langgraph_pgstate.files.searching import make_file_index
 from langgraph_pgstate.langgraph_compat import SAFE_TYPES
 from langgraph_pgstate.memory.indexes import OpenIndex
 from langgraph_pgstate.memory.options import settings_of

@@ -17,7 +17,7 @@ from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.files import Files
 from langgraph_pgstate.files.contents import required_literal
-from langgraph_pgstate.files.indexing import file_index
+from langgraph_pgstate.files.searching import file_index
 from langgraph_pgstate.schema.queries import queries
 from tests.architecture.test_sql import plan_of
 
