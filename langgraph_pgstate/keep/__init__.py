@@ -6,7 +6,6 @@ from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from langgraph_pgstate.keep.api import Archive, AsyncArchive, AsyncRetention, Retention
-    from langgraph_pgstate.keep.erasures import Erasure, Kept, StoredErasure
     from langgraph_pgstate.keep.parquet import AsyncParquet, Parquet
     from langgraph_pgstate.keep.privacy import AsyncPrivacy, Privacy
     from langgraph_pgstate.keep.receipts import Verdict
@@ -14,11 +13,14 @@ if TYPE_CHECKING:
         ArchivedThread,
         ArchiveReport,
         DeletionReport,
+        Erasure,
         ExportedFile,
+        Kept,
         LeftThread,
         Policy,
         PolicyReport,
         RestoreReport,
+        StoredErasure,
     )
 else:
     _TYPES = "langgraph_pgstate.keep.types"
@@ -33,9 +35,9 @@ else:
             "AsyncPrivacy": "langgraph_pgstate.keep.privacy",
             "AsyncRetention": "langgraph_pgstate.keep.api",
             "DeletionReport": _TYPES,
-            "Erasure": "langgraph_pgstate.keep.erasures",
+            "Erasure": _TYPES,
             "ExportedFile": _TYPES,
-            "Kept": "langgraph_pgstate.keep.erasures",
+            "Kept": _TYPES,
             "LeftThread": _TYPES,
             "Parquet": "langgraph_pgstate.keep.parquet",
             "Policy": _TYPES,
@@ -43,7 +45,7 @@ else:
             "Privacy": "langgraph_pgstate.keep.privacy",
             "RestoreReport": _TYPES,
             "Retention": "langgraph_pgstate.keep.api",
-            "StoredErasure": "langgraph_pgstate.keep.erasures",
+            "StoredErasure": _TYPES,
             "Verdict": "langgraph_pgstate.keep.receipts",
         },
     )

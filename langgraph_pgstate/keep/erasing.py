@@ -35,7 +35,6 @@ from langgraph_pgstate.errors import (
     UnreadableFormatError,
 )
 from langgraph_pgstate.keep.deleting import Copies, Wanted, copies_of, delete_copies
-from langgraph_pgstate.keep.erasures import Erasure, Kept, Kind
 from langgraph_pgstate.keep.exporting import label_of
 from langgraph_pgstate.keep.receipts import Signer, make_receipt, subject_of
 from langgraph_pgstate.keep.redacting import Redaction, all_texts
@@ -49,6 +48,7 @@ from langgraph_pgstate.keep.redaction import (
     redact_thread,
 )
 from langgraph_pgstate.keep.restoring import find_archives, find_sources, restore_source
+from langgraph_pgstate.keep.types import Erasure, Kept, Kind
 from langgraph_pgstate.memory.indexes import stored_indexes
 from langgraph_pgstate.memory.namespaces import literal
 from langgraph_pgstate.record import journal

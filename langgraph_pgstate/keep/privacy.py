@@ -14,8 +14,8 @@ from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, blocking, 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.keep import exporting
 from langgraph_pgstate.keep.erasing import EraseRequest, erase
-from langgraph_pgstate.keep.erasures import Erasure, StoredErasure
 from langgraph_pgstate.keep.receipts import Verdict, signer_of, verify_receipt
+from langgraph_pgstate.keep.types import Erasure, StoredErasure
 from langgraph_pgstate.paging import LAST, Page, decode_cursor, read_page
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.schema.tenancy import refuse_without_tenant

@@ -19,7 +19,7 @@ from support.tenants import open_walled
 
 from langgraph_pgstate import AsyncPGState, Encryption, LocalMasterKey, PGState
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.keep import archived, exporting
+from langgraph_pgstate.keep import exporting
 from langgraph_pgstate.keep.tables import NOT_ARCHIVED
 from langgraph_pgstate.schema.queries import queries
 from tests.keep.test_erasing import own, said
@@ -209,7 +209,7 @@ def test_archives_are_exported_with_the_columns_of_the_database() -> None:
         name: {*re.findall(r"'(\w+)'::text", columns)}
         for name, columns in re.findall(pattern, text.replace("pg_catalog.to_", "to_"), re.S)
     }
-    assert {name: columns for name, columns in found.items() if name not in NOT_ARCHIVED} == archived.EXPORTED
+    assert {name: columns for name, columns in found.items() if name not in NOT_ARCHIVED} == exporting.EXPORTED
 
 
 @pytest.mark.slow
