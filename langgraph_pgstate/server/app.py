@@ -32,14 +32,13 @@ from langgraph_pgstate.server.auth import Authority
 from langgraph_pgstate.server.custom import AuthPlace, around
 from langgraph_pgstate.server.errors import HANDLERS, refuse
 from langgraph_pgstate.server.graphs import ServedGraphs
-from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.json import encode
 from langgraph_pgstate.server.langgraph_platform import serving
 from langgraph_pgstate.server.pacing import held
 from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.server.reading import BodyLimit, BodyLimits, json_of
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
-from langgraph_pgstate.server.service import Call, Service
+from langgraph_pgstate.server.service import Call, HeaderSelection, Service
 from langgraph_pgstate.server.store import open_memory
 from langgraph_pgstate.server.tenants import TenantParts, request_of
 from langgraph_pgstate.state import AsyncPGState, core_of, tenant_state

@@ -12,7 +12,7 @@ from starlette.routing import WebSocketRoute
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.server.app import DISABLING, ServerOptions
 from langgraph_pgstate.server.custom import AuthPlace
-from langgraph_pgstate.server.headers import HeaderSelection
+from langgraph_pgstate.server.service import HeaderSelection
 from langgraph_pgstate.server.serving import DEFAULT_CORS
 from langgraph_pgstate.worker.graphs import load_config, load_value, read_config
 from langgraph_pgstate.worker.state_config import load_memory_options, section_of

@@ -7,19 +7,7 @@ from dataclasses import dataclass
 from inspect import getdoc
 from typing import Any, Final
 
-from langgraph_pgstate.server import (
-    assistants,
-    bodies,
-    commands,
-    crons,
-    feedback,
-    meta,
-    runs,
-    schemas,
-    store,
-    thread_streams,
-    threads,
-)
+from langgraph_pgstate.server import assistants, bodies, commands, crons, feedback, meta, runs, store, streams, threads
 from langgraph_pgstate.server.meta import DOCUMENT
 from langgraph_pgstate.server.service import Call
 
@@ -90,10 +78,10 @@ OPERATIONS: Final = (
     _read("assistants.get", "GET", _ASSISTANT, assistants.get),
     Operation("assistants.update", "PATCH", _ASSISTANT, assistants.update, bodies.AssistantChange),
     Operation("assistants.delete", "DELETE", _ASSISTANT, assistants.delete),
-    _read("assistants.get_graph", "GET", f"{_ASSISTANT}/graph", schemas.get_graph),
-    _read("assistants.get_schemas", "GET", f"{_ASSISTANT}/schemas", schemas.get_schemas),
-    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs", schemas.get_subgraphs),
-    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs/{{namespace}}", schemas.get_subgraphs),
+    _read("assistants.get_graph", "GET", f"{_ASSISTANT}/graph", assistants.get_graph),
+    _read("assistants.get_schemas", "GET", f"{_ASSISTANT}/schemas", assistants.get_schemas),
+    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs", assistants.get_subgraphs),
+    _read("assistants.get_subgraphs", "GET", f"{_ASSISTANT}/subgraphs/{{namespace}}", assistants.get_subgraphs),
     _read(
         "assistants.get_versions", "POST", f"{_ASSISTANT}/versions", assistants.get_versions, bodies.AssistantVersions
     ),
@@ -112,9 +100,9 @@ OPERATIONS: Final = (
     _read("threads.get_state", "GET", f"{_THREAD}/state/{{checkpoint_id}}", threads.get_state),
     _read("threads.get_history", "GET", f"{_THREAD}/history", threads.get_history),
     _read("threads.get_history", "POST", f"{_THREAD}/history", threads.get_history, bodies.History),
-    _read("threads.join_stream", "GET", f"{_THREAD}/stream", thread_streams.join_stream),
+    _read("threads.join_stream", "GET", f"{_THREAD}/stream", streams.join_stream),
     Operation("threads.stream", "POST", f"{_THREAD}/commands", commands.command, bodies.ThreadCommand),
-    _read("threads.stream", "POST", f"{_THREAD}/stream/events", thread_streams.events, bodies.EventStream),
+    _read("threads.stream", "POST", f"{_THREAD}/stream/events", streams.stream_events, bodies.EventStream),
     Operation("crons.create", "POST", "/runs/crons", crons.create, bodies.CronCreate),
     _read("crons.search", "POST", "/runs/crons/search", crons.search, bodies.CronSearch),
     _read("crons.count", "POST", "/runs/crons/count", crons.count, bodies.CronCount),

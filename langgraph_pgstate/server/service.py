@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -20,7 +21,6 @@ from langgraph_pgstate.scopes import Alternatives, both
 from langgraph_pgstate.server.auth import Authority, User
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import Graph, ServedGraphs
-from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.server.reading import DEFAULT_LIMITS, BodyLimits
 from langgraph_pgstate.server.tenants import TenantParts
@@ -30,6 +30,32 @@ from langgraph_pgstate.worker.graphs import Access as GraphAccess
 
 # Metadata with which the recorder identifies a run.
 _OF_RUNS: Final = frozenset({"thread_id", "run_id", "run_attempt", "run_key", "release", "lc_agent_name"})
+# Headers with credentials of LangGraph Platform. A pattern with a star does not select these headers.
+_SECRETS: Final = ("x-api-key", "x-tenant-id", "x-service-key")
+
+
+class HeaderSelection:
+    """A selection of headers by patterns. In a pattern, a star stands for any text. Case does not matter.
+
+    Args:
+        includes: Patterns of the headers that are chosen.
+        excludes: Patterns of headers that are left out, even if `includes` matches them.
+    """
+
+    def __init__(self, includes: Sequence[str], excludes: Sequence[str] = ()) -> None:
+        self._includes = [one.lower() for one in includes]
+        self._excludes = [one.lower() for one in excludes]
+
+    def of(self, headers: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+        """Return the chosen headers by their names in lower case."""
+        return {name.lower(): value for name, value in headers if self._takes(name.lower()) and "\0" not in value}
+
+    def _takes(self, name: str) -> bool:
+        if any(fnmatchcase(name, one) for one in self._excludes):
+            return False
+        return name in self._includes or (
+            name not in _SECRETS and any(fnmatchcase(name, one) for one in self._includes)
+        )
 
 
 class Access(NamedTuple):
