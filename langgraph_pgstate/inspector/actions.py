@@ -15,10 +15,9 @@ from langgraph_pgstate.errors import (
     StaleHeadError,
     ThreadBusyError,
 )
-from langgraph_pgstate.inspector.callers import check_sees_all
 from langgraph_pgstate.inspector.changes import busy, check_free, done, gone, is_by, last_action, moved, within
 from langgraph_pgstate.inspector.holds import holds_of
-from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.page import Done, Page, PageCall, check_sees_all
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.runs import config_of

@@ -12,9 +12,8 @@ from langgraph_pgstate.errors import (
     NotFoundError,
     SchemaOutdatedError,
 )
-from langgraph_pgstate.inspector.callers import check_sees_all
 from langgraph_pgstate.inspector.changes import done, is_by, last_action, told
-from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.page import Done, Page, PageCall, check_sees_all
 from langgraph_pgstate.keep import ArchivedThread, RestoreReport
 from langgraph_pgstate.server.errors import refuse
 

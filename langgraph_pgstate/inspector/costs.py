@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
-from langgraph_pgstate.inspector.callers import PERIODS, period_of, scope_of
-from langgraph_pgstate.inspector.page import Page, PageCall
-from langgraph_pgstate.inspector.plots import columns
+from langgraph_pgstate.inspector.drawing import columns
+from langgraph_pgstate.inspector.page import PERIODS, Page, PageCall, period_of, scope_of
 from langgraph_pgstate.record.types import Costs, Usage
 
 _ROWS: Final = 12

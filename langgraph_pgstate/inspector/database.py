@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from langgraph_pgstate.admin.types import DatabaseOverview, MaintenanceNote
-from langgraph_pgstate.inspector.callers import check_sees_all
-from langgraph_pgstate.inspector.page import Page, PageCall
-from langgraph_pgstate.inspector.plots import line
+from langgraph_pgstate.inspector.drawing import line
+from langgraph_pgstate.inspector.page import Page, PageCall, check_sees_all
 
 _NOTES: Final = 15
 _GROWTH: Final = timedelta(days=7)

@@ -8,11 +8,10 @@ from typing import Any, Final
 
 from langgraph_pgstate.errors import FileChangedError, NotFoundError
 from langgraph_pgstate.files.types import File, FileVersion
-from langgraph_pgstate.inspector.callers import check_sees_memory
 from langgraph_pgstate.inspector.changes import told_by
 from langgraph_pgstate.inspector.formatting import namespace_text
 from langgraph_pgstate.inspector.memory import labels_in, namespace_in
-from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.page import Done, Page, PageCall, check_sees_memory
 from langgraph_pgstate.server.errors import missing, refuse
 
 _PAGE: Final = 50

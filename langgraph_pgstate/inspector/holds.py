@@ -9,9 +9,8 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.inspector.callers import check_sees_all
 from langgraph_pgstate.inspector.changes import is_by, last_action, told, told_by
-from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.page import Done, Page, PageCall, check_sees_all
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.threads.types import Hold
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, SerializationError
-from langgraph_pgstate.inspector.callers import scope_of
 from langgraph_pgstate.inspector.changes import since, told_by
 from langgraph_pgstate.inspector.fields import FormError
 from langgraph_pgstate.inspector.formatting import ValueView, view
@@ -24,7 +23,7 @@ from langgraph_pgstate.inspector.forms import (
     tools_of,
     unsent,
 )
-from langgraph_pgstate.inspector.page import Done, Page, PageCall, own_path
+from langgraph_pgstate.inspector.page import Done, Page, PageCall, own_path, scope_of
 from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.interrupts.types import Answer, AnsweredInterrupt, InterruptedThread, PendingInterrupt
 from langgraph_pgstate.server.errors import missing, refuse

@@ -10,11 +10,10 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, SerializationError, StaleMemoryError
-from langgraph_pgstate.inspector.callers import check_sees_memory, sees_memory
 from langgraph_pgstate.inspector.changes import told_by
 from langgraph_pgstate.inspector.differences import words_of
 from langgraph_pgstate.inspector.formatting import namespace_text, view
-from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.page import Done, Page, PageCall, check_sees_memory, sees_memory
 from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.memory import AsyncPGMemoryStore, Caused, MemoryVersion, StoredItem
 from langgraph_pgstate.memory.memories import CONTENT, NOTES

@@ -1,16 +1,18 @@
-"""Pages and actions: their declarations, and the arguments and results of their handlers."""
+"""Pages and actions: their declarations, the arguments and results of their handlers, and what callers may see."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
 from langchain_core.utils.uuid import uuid7
+from langgraph_sdk.auth.exceptions import HTTPException as AuthError
+from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import ThreadArchivedError
 from langgraph_pgstate.inspector.changes import gone
@@ -22,6 +24,14 @@ from langgraph_pgstate.threads.types import Thread
 # Parts of a path that browsers and servers interpret, even if the parts are percent-encoded.
 _SPECIAL = re.compile(r"~|/|\\|[\x00-\x1f\x7f]|^\.+$")
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
+PERIODS: Final[Mapping[str, timedelta]] = {
+    "1h": timedelta(hours=1),
+    "1d": timedelta(days=1),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+    "90d": timedelta(days=90),
+}
+"""Periods that end now, by their names in addresses."""
 
 
 @dataclass(slots=True)
@@ -220,3 +230,59 @@ def address(base: str, /, *parts: str, **query: Any) -> str:
     given = {name: value for name, value in query.items() if value is not None and value != ""}
     path = "/".join([base, *map(segment, parts)])
     return f"{path}?{urlencode(given)}" if given else path
+
+
+async def scope_of(call: PageCall, limit: int = 50) -> Alternatives | None:
+    """Return the filter for the threads that the caller may see; `None` if the caller may see all."""
+    value: dict[str, Any] = {"metadata": {}, "limit": limit, "offset": 0, "status": None}
+    return await call.authorize_search(value)
+
+
+async def check_sees_crons(call: PageCall, action: str, cron_id: str | None = None) -> None:
+    """Refuse a caller who may not see all threads, or may not do an action on every schedule.
+
+    LangGraph's clients and the handlers of `Auth` call a schedule a cron.
+    """
+    await check_sees_all(call)
+    if await call.authorize("crons", action, {"cron_id": cron_id, "metadata": {}}) is not None:
+        raise refuse(403, "only users who may see all schedules may do this")
+
+
+async def check_sees_all(call: PageCall) -> None:
+    """Refuse a caller who may not see all threads."""
+    if await scope_of(call) is not None:
+        raise refuse(403, "only users who may see all threads may do this")
+
+
+async def sees_all(call: PageCall) -> bool:
+    """Return whether the caller may see all threads."""
+    try:
+        await check_sees_all(call)
+    except (HTTPException, AuthError):
+        return False
+    return True
+
+
+async def check_sees_memory(call: PageCall, action: str, namespace: Sequence[str] = ()) -> None:
+    """Refuse a caller who may not see all threads, or may not do the action in the whole namespace."""
+    await check_sees_all(call)
+    value: dict[str, Any] = {"namespace": tuple(namespace), "key": None, "filter": None, "query": None}
+    if await call.authorize("store", action, value) is not None or tuple(value["namespace"]) != tuple(namespace):
+        raise refuse(403, "only users who may see all memories may do this")
+
+
+async def sees_memory(call: PageCall, action: str) -> bool:
+    """Return whether the caller may see memories."""
+    try:
+        await check_sees_memory(call, action)
+    except (HTTPException, AuthError):
+        return False
+    return True
+
+
+def period_of(call: PageCall, default: str) -> tuple[str, timedelta]:
+    """Return the period that the address names, or the default period."""
+    name = call.query("since") or default
+    if name not in PERIODS:
+        raise refuse(422, f"since must be one of {', '.join(PERIODS)}, not {name!r}")
+    return name, PERIODS[name]

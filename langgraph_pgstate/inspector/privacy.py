@@ -15,9 +15,8 @@ from langgraph_pgstate.errors import (
     ThreadHeldError,
     ThreadInUseError,
 )
-from langgraph_pgstate.inspector.callers import check_sees_all
 from langgraph_pgstate.inspector.changes import MOMENT, last_action, told
-from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.page import Done, Page, PageCall, check_sees_all
 from langgraph_pgstate.keep import Erasure, StoredErasure
 from langgraph_pgstate.keep.erasing import place_of
 from langgraph_pgstate.server.errors import missing, refuse

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from langgraph_pgstate.errors import AlreadyDoneError
-from langgraph_pgstate.inspector.callers import check_sees_all, check_sees_crons, scope_of
 from langgraph_pgstate.inspector.changes import done, is_by, last_action, told, within
-from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.page import Done, Page, PageCall, check_sees_all, check_sees_crons, scope_of
 from langgraph_pgstate.inspector.runs import brief
 from langgraph_pgstate.schedules.types import Schedule
 from langgraph_pgstate.server.errors import missing, refuse

@@ -11,10 +11,9 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import ArchiveError, ConfigurationError, NotFoundError, StalePolicyError
-from langgraph_pgstate.inspector.callers import check_sees_all
 from langgraph_pgstate.inspector.changes import is_by, last_action, told
 from langgraph_pgstate.inspector.formatting import sentence
-from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.page import Done, Page, PageCall, check_sees_all
 from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.inspector.threads import STATUSES, metadata_of
 from langgraph_pgstate.keep import Policy

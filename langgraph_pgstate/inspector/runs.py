@@ -10,11 +10,10 @@ from typing import Any, Final
 from starlette.responses import RedirectResponse, Response
 
 from langgraph_pgstate.errors import AlreadyDoneError, ThreadArchivedError
-from langgraph_pgstate.inspector.callers import PERIODS, period_of, scope_of, sees_memory
 from langgraph_pgstate.inspector.changes import done, is_by, last_action, moved, told, told_by, within
 from langgraph_pgstate.inspector.formatting import view
 from langgraph_pgstate.inspector.interrupts import asked_shown
-from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.page import PERIODS, Done, Page, PageCall, period_of, scope_of, sees_memory
 from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.inspector.threads import time_of
 from langgraph_pgstate.inspector.tools import unknown_effects_of

@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from langgraph_pgstate.inspector.archive import archived, verified
-from langgraph_pgstate.inspector.callers import sees_all, sees_memory
 from langgraph_pgstate.inspector.differences import changes_of
 from langgraph_pgstate.inspector.drawing import waits
 from langgraph_pgstate.inspector.events import views_of
@@ -21,7 +20,7 @@ from langgraph_pgstate.inspector.holds import holds_of
 from langgraph_pgstate.inspector.interrupts import asked_shown
 from langgraph_pgstate.inspector.memory import kept
 from langgraph_pgstate.inspector.messages import conversation, file_of
-from langgraph_pgstate.inspector.page import Page, PageCall
+from langgraph_pgstate.inspector.page import Page, PageCall, sees_all, sees_memory
 from langgraph_pgstate.inspector.tools import is_outcome_unknown, unknown_effects, unknown_effects_of
 from langgraph_pgstate.langgraph_compat import is_anything_scheduled
 from langgraph_pgstate.record.types import Event

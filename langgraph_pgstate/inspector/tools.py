@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from langgraph_pgstate.errors import AlreadySettledError, ToolOutcomeUnknownError
-from langgraph_pgstate.inspector.callers import PERIODS, period_of, scope_of
 from langgraph_pgstate.inspector.changes import told
 from langgraph_pgstate.inspector.formatting import view
 from langgraph_pgstate.inspector.forms import parsed
-from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.page import PERIODS, Done, Page, PageCall, period_of, scope_of
 from langgraph_pgstate.record.types import Event, Run, ToolExecution
 from langgraph_pgstate.server.errors import missing, refuse
 

@@ -6,7 +6,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from langgraph_pgstate.inspector.plots import HEIGHT, WIDTH, columns, line, nice
+from langgraph_pgstate.inspector.drawing import HEIGHT, WIDTH, columns, line, nice
 
 
 @pytest.mark.parametrize(("value", "top"), [(0, 0), (-1, 0), (1, 1), (1.1, 2), (30, 40), (43, 50), (0.007, 0.01)])
