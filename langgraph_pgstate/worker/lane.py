@@ -22,11 +22,9 @@ from langgraph_pgstate.runs.locking import is_locked
 from langgraph_pgstate.runs.types import ClaimedRun, RunKey
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.worker.claims import ISOLATION, Claimer
-from langgraph_pgstate.worker.ending import Ender
+from langgraph_pgstate.worker.ending import Ender, LeftRuns
 from langgraph_pgstate.worker.executing import RunExecution, RunOutcome, Stop, run_outcome
-from langgraph_pgstate.worker.followers import following
-from langgraph_pgstate.worker.left import LeftRuns
-from langgraph_pgstate.worker.settings import WorkerSettings
+from langgraph_pgstate.worker.settings import WorkerSettings, following
 from langgraph_pgstate.worker.sweeps import Sweeps
 
 _TEND_SECONDS: Final = 2.0

@@ -1,18 +1,24 @@
-"""Validated settings of a worker. No I/O."""
+"""Validated settings of a worker, and the runs that follow other runs, as `followed_by` says. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
+from uuid import NAMESPACE_URL, uuid5
 
 from langgraph_pgstate.arguments import several
+from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.options import MAX_LEASE_SECONDS
 from langgraph_pgstate.runs.options import WorkerOptions
+from langgraph_pgstate.runs.requests import RunRequest, request_run
+from langgraph_pgstate.runs.types import ClaimedRun
 
 KEY_SECONDS: Final = 0.2
 """Seconds that a thread of many runs waits for a master key, before the thread goes on with other work."""
+_IDS: Final = uuid5(NAMESPACE_URL, "langgraph-pgstate:following")
+_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +75,38 @@ def accepted_versions(
             raise ArgumentTypeError(f"versions of graph {graph!r} must be text, not {versions!r}")
         found[graph] = tuple(dict.fromkeys(one for one in several if one))
     return found
+
+
+def check_followers(given: Any, graphs: Collection[str]) -> Mapping[str, str]:
+    """Return a validated `followed_by`."""
+    if not isinstance(given, Mapping):
+        raise ArgumentTypeError(f"followed_by must be a dict from graph to graph, not {given!r}")
+    for name in (*given, *given.values()):
+        if name not in graphs:
+            raise ConfigurationError(f"followed_by must name graphs that the worker runs, not {name!r}")
+    if chained := given.keys() & {*given.values()}:
+        raise ConfigurationError(f"followed_by must not chain runs, but {min(chained)!r} is both a key and a value")
+    return {**given}
+
+
+def following(codec: ValueCodec, followed_by: Mapping[str, str], run: ClaimedRun) -> RunRequest | None:
+    """Return the request of the run that follows a run, if any. Each call returns the same request."""
+    graph = followed_by.get(run.graph)
+    if graph is None:
+        return None
+    request = request_run(
+        codec,
+        graph,
+        {"thread_id": run.thread_id, "run_id": run.run_id},
+        thread_id=str(uuid5(_IDS, f"{graph} {run.thread_id}")),
+        run_id=str(uuid5(_IDS, f"{graph} {run.run_id} {run.thread_id}")),
+        metadata={"follows_thread_id": run.thread_id, "follows_run_id": run.run_id},
+        queue=run.queue,
+        key=run.queue_key,
+        max_attempts=_ATTEMPTS,
+        durability="sync",
+        stream_mode=[],
+        on_completion="delete",
+    )
+    owner = {**request.owner, **{name: (run.options.get("owner") or {}).get(name) for name in ("user_id", "tenant_id")}}
+    return replace(request, owner=owner, options={**request.options, "owner": owner})

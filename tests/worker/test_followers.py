@@ -11,7 +11,7 @@ import psycopg
 from langgraph.graph import START, StateGraph
 
 from langgraph_pgstate import PGState, Rate, Worker
-from langgraph_pgstate.worker.followers import _IDS
+from langgraph_pgstate.worker.settings import _IDS
 
 CONFIG: Any = {"configurable": {"user_id": "ann", "tenant_id": "acme"}}
 
