@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 from langgraph_pgstate import __version__
 from langgraph_pgstate.cli import (
     archive,
-    audit,
     branches,
     checkpoints,
     encryption,
@@ -32,7 +31,6 @@ from langgraph_pgstate.cli import (
     serve,
     threads,
     transfer,
-    upcast,
 )
 from langgraph_pgstate.cli.drawing import errors
 from langgraph_pgstate.cli.output import INTERRUPTED, fail
@@ -148,11 +146,11 @@ _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {
         record.sweep,
         checkpoints.prune,
         checkpoints.check,
-        audit.audit,
+        threads.audit,
         privacy.privacy,
         encryption.encryption,
-        upcast.upcast,
-        upcast.backfill,
+        checkpoints.upcast,
+        checkpoints.backfill,
         transfer.import_langgraph,
         transfer.export_langgraph,
     ),

@@ -1,10 +1,12 @@
-"""The commands `threads`, `conversation`, `search`, `events`, `delete`, `leases`, `holds`, `hold` and `release`."""
+"""The commands on threads: lists, searches, events and their audit, deletion, leases and holds."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
@@ -23,6 +25,7 @@ from langgraph_pgstate.cli.options import (
 )
 from langgraph_pgstate.cli.output import (
     bytes_in_words,
+    conclude,
     count,
     format_time,
     new_table,
@@ -34,10 +37,11 @@ from langgraph_pgstate.cli.output import (
     styled_status,
 )
 from langgraph_pgstate.cli.target import Target, absent
-from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.options import age
 
 _ROLE_STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold blue", "system": "bold magenta"}
+_ACTIONS: Final = ("verify", "export", "adopt")
 
 
 def threads(
@@ -271,3 +275,67 @@ def _call_text(call: object) -> str:
     if isinstance(call, dict):
         return f"→ {call.get('name')} {value_text(call.get('args') or {})}"
     return f"→ {value_text(call)}"
+
+
+def audit(
+    ctx: typer.Context,
+    action: Annotated[
+        str, typer.Argument(metavar="ACTION", help="verify, export or adopt.", callback=one_of(*_ACTIONS))
+    ] = "verify",
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="Only this thread.")] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            exists=True,
+            dir_okay=False,
+            help="With verify: an earlier export, whose events must still exist.",
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", show_default=False, dir_okay=False, help="With export: the file; by default it is printed."
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With adopt: who declares the events genuine; by default the shell's user."),
+    ] = None,
+) -> None:
+    """Verify, export or complete the chains of events.
+
+    `adopt` adds the events that are in no chain yet. The exit code is 1 if an event was removed, changed or inserted.
+    """
+    target: Target = ctx.obj
+    if against is not None and action != "verify":
+        raise ConfigurationError(f"--against requires verify, got {action}")
+    if to is not None and action != "export":
+        raise ConfigurationError(f"--to requires export, got {action}")
+    with target.connect() as state, ExitStack() as stack:
+        if action == "export":
+            file = stack.enter_context(to.open("wb")) if to is not None else typer.get_binary_stream("stdout")
+            for line in state.audit.export(thread):
+                file.write(line + b"\n")
+            return
+        if action == "adopt":
+            adopted = state.audit.adopt(person(by), thread)
+            if target.is_json:
+                print_json({"events": adopted})
+            else:
+                console.print(f"adopted {count(adopted, 'event')}")
+            return
+        lines = stack.enter_context(against.open("rb")) if against is not None else ()
+        report = state.audit.verify(thread, exported=lines)
+    if target.is_json:
+        print_json(report)
+        raise typer.Exit(int(bool(report.problems)))
+    console.print(f"read {count(report.threads, 'thread')}, {count(report.events, 'event')}")
+    if report.explained:
+        console.print(f"{count(report.explained, 'event')} deleted or redacted since, as later events say")
+    if report.before:
+        console.print(f"{count(report.before, 'event')} from before the audit, in no chain")
+    if report.ended:
+        console.print(f"{count(report.ended, 'exported event')} of threads that were deleted since")
+    conclude(report.problems, "wrong")
