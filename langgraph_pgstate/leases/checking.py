@@ -1,9 +1,10 @@
-"""The check of a lease before its run begins a node, a chain, a tool or a call of a chat model."""
+"""The checks of a lease before its run begins a node, a chain, a tool or a call of a chat model, and their results."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,11 +13,39 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langgraph_pgstate.errors import LeaseLostError
 from langgraph_pgstate.langgraph_compat import run_manager_of
 from langgraph_pgstate.leases.registry import HeldLease
-from langgraph_pgstate.leases.starts import tool_starts
 from langgraph_pgstate.process_identity import lease_clock
 
 # Minimum number of seconds between two checks for the end of a lease.
 _LOOK_SECONDS: Final = 0.01
+
+
+class ToolStarts:
+    """The starts of the tool of one attempt, and of tools that this tool calls.
+
+    The object belongs to a context, so it follows the attempt into tasks and OS threads.
+    """
+
+    def __init__(self) -> None:
+        self._refusal: LeaseLostError | None = None
+        # Whether each tool may start, by run id. If several leases are checked, all checks must allow the start.
+        self._is_allowed: dict[UUID, bool] = {}
+
+    def allow(self, run_id: UUID) -> None:
+        """Remember that a check has allowed the start of a tool."""
+        self._is_allowed.setdefault(run_id, True)
+
+    def refuse(self, run_id: UUID, refusal: LeaseLostError) -> None:
+        """Remember that a check has refused the start of a tool."""
+        self._refusal = refusal
+        self._is_allowed[run_id] = False
+
+    @property
+    def refusal(self) -> LeaseLostError | None:
+        """The error of the check, if every start was refused so far; `None` if a tool has begun or none was started."""
+        return None if any(self._is_allowed.values()) else self._refusal
+
+
+tool_starts: Final[ContextVar[ToolStarts | None]] = ContextVar("pgstate_tool_starts", default=None)
 
 
 class LeaseCheck(BaseCallbackHandler):

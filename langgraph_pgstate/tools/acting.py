@@ -30,7 +30,7 @@ from langgraph_pgstate.errors import (
     ToolTimeoutError,
     UnavailableError,
 )
-from langgraph_pgstate.leases.starts import tool_starts
+from langgraph_pgstate.leases.checking import tool_starts
 from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.executions import Intent, Outcome
 from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue, Rest, Unstarted

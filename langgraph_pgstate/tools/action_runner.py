@@ -29,7 +29,7 @@ from langgraph_pgstate.errors import (
     ToolTimeoutError,
     UnavailableError,
 )
-from langgraph_pgstate.leases.starts import ToolStarts
+from langgraph_pgstate.leases.checking import ToolStarts
 from langgraph_pgstate.process_identity import holder_id, lease_clock
 from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.acting import Raised, Refused, act, act_in_transaction, say

@@ -23,7 +23,7 @@ from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ConfigurationError, LeaseLostError, ToolSetupError
 from langgraph_pgstate.langgraph_compat import CHECKPOINTER, DURABILITY, EDITED_CALLS, RUNTIME, SCRATCHPAD, TASK_ID
-from langgraph_pgstate.leases.starts import ToolStarts
+from langgraph_pgstate.leases.checking import ToolStarts
 from langgraph_pgstate.record.types import action_token
 from langgraph_pgstate.saver.common import CommonSaver
 from langgraph_pgstate.tools.executions import Intent

@@ -24,9 +24,8 @@ from langgraph_pgstate.errors import (
     ToolOutcomeUnknownError,
     ToolSetupError,
 )
-from langgraph_pgstate.leases.checking import LeaseCheck
+from langgraph_pgstate.leases.checking import LeaseCheck, ToolStarts
 from langgraph_pgstate.leases.registry import HeldLease
-from langgraph_pgstate.leases.starts import ToolStarts
 from langgraph_pgstate.process_identity import lease_clock
 from tests.tools.test_ledger import CHARGE, Till
 from tests.tools.test_ledger_more import BOOK, ToolCaller, booking, of_api, one_node, with_table
