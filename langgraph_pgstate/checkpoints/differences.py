@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.checkpoints import delta_channels
+from langgraph_pgstate.checkpoints.delta_channels import get_delta_channel_history
 from langgraph_pgstate.checkpoints.getting import get_tuple, is_heavy
-from langgraph_pgstate.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.checkpoints.reading import load_tuple
 from langgraph_pgstate.checkpoints.types import ChannelDifference, Difference, MessageChange, ValueChange
 from langgraph_pgstate.checkpoints.versions import UNVERSIONED, StateVersions

@@ -37,7 +37,7 @@ from langgraph.constants import START
 from langgraph_pgstate.arguments import Address, address_of, several, thread_id_of, thread_ids_of
 from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.checkpoints import getting, listing, sending
-from langgraph_pgstate.checkpoints.history import get_delta_channel_history
+from langgraph_pgstate.checkpoints.delta_channels import get_delta_channel_history
 from langgraph_pgstate.checkpoints.hooks import PutHook
 from langgraph_pgstate.checkpoints.planning import PutPlan, plan_put, plan_quickly
 from langgraph_pgstate.checkpoints.writes import WritesRequest, put_writes, request_writes, request_writes_quickly

@@ -562,7 +562,11 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "checkpoints.getting.read_writes": lambda bench: ("t", "", ["c1"]),
     "checkpoints.getting.read_pending_sends": lambda bench: (bench.codec, []),
     "checkpoints.listing.list_page": lambda bench: (bench.codec, bench.listing()),
-    "checkpoints.history.get_delta_channel_history": lambda bench: (bench.codec, Address("t", "", None), ["messages"]),
+    "checkpoints.delta_channels.get_delta_channel_history": lambda bench: (
+        bench.codec,
+        Address("t", "", None),
+        ["messages"],
+    ),
     "checkpoints.writes.put_writes": lambda bench: (bench.writes(),),
     "threads.rows.delete_thread": lambda bench: ("t",),
     "threads.rows.delete_for_runs": lambda bench: (["run"],),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import APIS, config_of, crossed
 
-from langgraph_pgstate.checkpoints import history, listing
+from langgraph_pgstate.checkpoints import delta_channels, listing
 from langgraph_pgstate.errors import NotFoundError
 from tests.checkpoints.test_reading import MOMENTS, THREAD, before_statement, graph_of, named, readers
 
@@ -13,7 +13,7 @@ from tests.checkpoints.test_reading import MOMENTS, THREAD, before_statement, gr
 @pytest.fixture
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Walks take several statements."""
-    monkeypatch.setattr(history, "_LINEAGE_PAGE", 4)
+    monkeypatch.setattr(delta_channels, "_LINEAGE_PAGE", 4)
     monkeypatch.setattr(listing, "_PAGE", 4)
 
 

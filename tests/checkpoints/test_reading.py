@@ -15,7 +15,7 @@ from langgraph.graph import START, StateGraph
 from support import APIS, GUARD_SECONDS, config_of, crossed, open_saver
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.checkpoints import history, listing
+from langgraph_pgstate.checkpoints import delta_channels, listing
 from langgraph_pgstate.db import adapters
 from langgraph_pgstate.errors import NotFoundError
 
@@ -68,7 +68,7 @@ def named(id: str) -> Any:
 @pytest.fixture
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Walks take several statements."""
-    monkeypatch.setattr(history, "_LINEAGE_PAGE", 4)
+    monkeypatch.setattr(delta_channels, "_LINEAGE_PAGE", 4)
     monkeypatch.setattr(listing, "_PAGE", 4)
 
 
