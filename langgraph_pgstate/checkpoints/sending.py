@@ -19,7 +19,7 @@ from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.states import Elements, Manifest
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.db.refusals import is_refusal
+from langgraph_pgstate.db.translate import is_refusal
 from langgraph_pgstate.errors import (
     ConflictError,
     CorruptStateError,

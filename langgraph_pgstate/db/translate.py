@@ -1,10 +1,10 @@
-"""Translation of psycopg's errors into this package's."""
+"""Translation of psycopg's errors into this package's, and questions about errors."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg import errors as pg
@@ -49,6 +49,8 @@ _NOT_CONNECTED = ("connection failed", "connection is bad", "connection timeout 
 _SEVERAL = "Multiple connection attempts failed"
 # A duplicate key means a race: two processes drew the same segment id, or ran setup at the same time.
 _CONFLICTS = (pg.SerializationFailure, pg.DeadlockDetected, pg.UniqueViolation)
+# Classes of SQLSTATE: 22 (data), 23 (constraints) and 54 (limits).
+_REFUSALS: Final = ("22", "23", "54")
 
 
 def translate(error: Exception, schema: str) -> PGStateError:
@@ -149,7 +151,7 @@ def refusal(error: Exception) -> ConfigurationError | None:
     if not isinstance(error, psycopg.OperationalError) or error.sqlstate:
         return None
     reasons = _reasons(error)
-    if not all(map(_is_refusal, reasons)):
+    if not all(map(_is_permanent, reasons)):
         return None
     return ConfigurationError(f"PostgreSQL refuses the connection: {_summary(reasons[-1])}")
 
@@ -174,7 +176,7 @@ def _reasons(error: BaseException | None) -> list[str]:
     return each.split("\n- ")[1:] if several else [last]
 
 
-def _is_refusal(reason: str) -> bool:
+def _is_permanent(reason: str) -> bool:
     _, fatal, answer = reason.partition("FATAL:")
     if not fatal:
         return any(words in reason for words in _NO_TLS)
@@ -236,3 +238,16 @@ def is_retryable(error: Exception) -> bool:
 def _first_line(error: psycopg.Error) -> str:
     text = error.diag.message_primary or str(error)
     return text.strip().splitlines()[0] if text.strip() else type(error).__name__
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether the database refuses a statement because of its data, so that a retry would fail, too."""
+    return (getattr(error, "sqlstate", None) or "").startswith(_REFUSALS)
+
+
+def is_of_one_row(error: Exception) -> bool:
+    """Return whether an operation failed because of its row, so that other rows can still be processed."""
+    if isinstance(error, PGStateError):
+        return not error.retryable
+    # Errors of the database have an attribute `sqlstate`. Other errors are this package's, about a malformed row.
+    return is_refusal(error) or not hasattr(error, "sqlstate")

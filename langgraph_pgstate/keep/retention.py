@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from langgraph_pgstate.arguments import identifier, json_of, text_of
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.db.refusals import is_of_one_row
 from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.db.translate import is_of_one_row
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import ArchiveError, ConfigurationError, StalePolicyError, TenantError, ThreadHeldError
 from langgraph_pgstate.keep import archiving, deleting

@@ -17,7 +17,7 @@ import orjson
 from langgraph_pgstate.checkpoints.event_chains import chaining, is_chained
 from langgraph_pgstate.checkpoints.journal_entry import ADDED, COMPARED, WRITTEN, JournalEntry
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.db.refusals import is_refusal
+from langgraph_pgstate.db.translate import is_refusal
 from langgraph_pgstate.errors import (
     DataKeyError,
     EncryptedError,

@@ -10,8 +10,8 @@ from typing import Final
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.db.refusals import is_of_one_row
 from langgraph_pgstate.db.tenants import wake_key
+from langgraph_pgstate.db.translate import is_of_one_row
 from langgraph_pgstate.errors import (
     ConfigurationError,
     NotFoundError,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.db.refusals import is_of_one_row
+from langgraph_pgstate.db.translate import is_of_one_row
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.runs import ending
 from langgraph_pgstate.runs import webhook_rows as webhooks

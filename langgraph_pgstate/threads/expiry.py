@@ -17,7 +17,7 @@ from langgraph_pgstate.arguments import stored_time_of
 from langgraph_pgstate.checkpoints.planning import PutPlan
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.db.refusals import is_of_one_row
+from langgraph_pgstate.db.translate import is_of_one_row
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.options import TtlStrategy, check_ttl, check_ttl_strategy
 from langgraph_pgstate.record import journal

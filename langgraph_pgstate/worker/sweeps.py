@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.db.refusals import is_of_one_row
+from langgraph_pgstate.db.translate import is_of_one_row
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.interrupts import answers
 from langgraph_pgstate.memory import items
