@@ -202,7 +202,7 @@ def _verify(target: Target, receipt: str | None, secret: bytes | None, what: dic
     except OSError as error:
         raise ConfigurationError(f"the file of the receipt cannot be read: {error}") from error
     verdict = Privacy.verify(text, secret, **what)
-    is_good = verdict.is_signed and verdict.is_of is not False
+    is_good = not verdict.why
     if target.is_json:
         print_json(verdict)
     elif not is_good:

@@ -31,7 +31,7 @@ class Verdict:
         is_signed: Whether the receipt is unchanged since the holder of the key signed it.
         is_of: Whether the receipt is about the given user, thread or message; `None` if none was given, or the key is
             public.
-        why: Why the verification failed; empty if it did not.
+        why: Why the verification failed, or cannot say what the receipt is about; else empty.
     """
 
     is_signed: bool
@@ -169,8 +169,10 @@ def verify_receipt(receipt: Mapping[str, Any] | str | bytes, key: bytes | str, s
         return Verdict(False, None, f"it was signed by {algorithm}, but the key is for {signer.algorithm}")
     if not isinstance(signature, str) or not signer.is_signature(content, signature):
         return Verdict(False, None, "it was changed, or signed with another key")
-    if subject is None or not signer.can_sign:
+    if subject is None:
         return Verdict(True, None)
+    if not signer.can_sign:
+        return Verdict(True, None, "the receipt is as it was signed; whom it is about requires the private key")
     is_of = hmac.compare_digest(signer.code_of(subject).encode(), _bytes(code))
     return Verdict(True, is_of, "" if is_of else "it is about another subject")
 

@@ -13,6 +13,8 @@ from support import config_of, put_arguments
 from support.cli import Run
 
 from langgraph_pgstate import PGState, PGStateSaver
+from langgraph_pgstate.keep.receipts import make_receipt, signer_of, subject_of
+from tests.keep.test_receipts import keys_of_ed25519
 
 pytestmark = pytest.mark.smoke
 
@@ -64,6 +66,16 @@ def test_a_user_is_exported_and_erased_with_a_receipt(
     assert "it was changed" in terminal("privacy", "verify", str(receipt), *with_key, code=1)
     assert "requires --user" in terminal("privacy", "export", code=1)
     assert "user_id or thread_id must be given" in terminal("privacy", "erase", "--yes", code=1)
+
+
+def test_a_public_key_does_not_say_about_whom_a_receipt_is(terminal: Run, tmp_path: Path) -> None:
+    private, public = keys_of_ed25519()
+    receipt, key = tmp_path / "receipt.json", tmp_path / "key.pub"
+    receipt.write_text(json.dumps(make_receipt({"rows": 3}, subject_of("user", "evelyn"), signer_of(private))))
+    key.write_bytes(public)
+    verify = ("privacy", "verify", str(receipt), "--key-file", str(key))
+    assert "as it was signed" in terminal(*verify)
+    assert "requires the private key" in terminal(*verify, "--user", "bob", code=1)
 
 
 def test_an_export_that_is_not_whole_says_so(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.keep.receipts import Signer, make_receipt, signer_of, subject_of, verify_receipt
+from langgraph_pgstate.keep.receipts import Signer, Verdict, make_receipt, signer_of, subject_of, verify_receipt
 
 SECRET = b"a secret of the operator"
 SUBJECT = subject_of("user", "evelyn")
@@ -49,10 +49,11 @@ def test_a_receipt_is_verified_with_a_public_key() -> None:
     private, public = keys_of_ed25519()
     receipt = make_receipt(FACTS, SUBJECT, signer_of(private))
     assert receipt["algorithm"] == "Ed25519"
-    assert verify_receipt(receipt, public, SUBJECT) == verify_receipt(receipt, public)
-    assert verify_receipt(receipt, public).is_signed
+    assert verify_receipt(receipt, public) == Verdict(True, None)
     # Only who has the private key can say about whom it is.
-    assert verify_receipt(receipt, public, SUBJECT).is_of is None
+    unsaid = verify_receipt(receipt, public, SUBJECT)
+    assert (unsaid.is_signed, unsaid.is_of) == (True, None)
+    assert "private key" in unsaid.why
     assert verify_receipt(receipt, private, SUBJECT).is_of is True
     assert not verify_receipt({**receipt, "rows": 4}, public).is_signed
     assert not verify_receipt(receipt, keys_of_ed25519()[1]).is_signed
