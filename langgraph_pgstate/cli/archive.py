@@ -94,16 +94,16 @@ def archive(
             return
         if action == "delete":
             if not is_sure:
-                typer.confirm(
-                    f"Delete {count(len(given or ()), 'thread')} for good, from all archives?", abort=True, err=True
-                )
+                named = count(len(given or ()), "thread")
+                question = f"Delete all copies of {named} in archives? A thread that was not restored is then lost"
+                typer.confirm(question, abort=True, err=True)
             deleted = state.archive.delete(given or (), missing_ok=missing_ok)
             if not deleted.copies:
                 raise NotFoundError("there is no copy of the threads in any archive")
             if target.is_json:
                 print_json(deleted)
             else:
-                console.print(f"deleted for good: {count(deleted.threads, 'thread')}")
+                console.print(f"copies deleted: {deleted.copies:,}; threads deleted for good: {deleted.threads:,}")
             return
         report = (
             state.archive.check(given)

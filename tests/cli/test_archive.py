@@ -41,8 +41,10 @@ def test_threads_go_and_come_back(
     assert lines(terminal("threads"), "trip 2", "idle, archived")
     terminal("release", "trip [1]", "case 7", "--by", "ada")
     assert "restored: 1 thread with 1 row" in terminal("archive", "restore", "trip 2")
-    assert "deleted for good: 1 thread" in terminal("archive", "delete", "trip [1]", "--yes")
+    assert "threads deleted for good: 1" in terminal("archive", "delete", "trip [1]", "--yes")
     assert "no copy of the threads" in terminal("archive", "delete", "trip [1]", "--yes", code=1)
+    # A restored thread stays in the database.
+    assert "copies deleted: 1; threads deleted for good: 0" in terminal("archive", "delete", "trip 2", "--yes")
     # Of several named threads, the others are done. Threads that a filter selects may be left.
     put_values(saver, config_of("other"), {"a": 1})
     connection.execute(
@@ -52,7 +54,7 @@ def test_threads_go_and_come_back(
     terminal("hold", "trip 2", "case 7", "--by", "ada")
     assert "trip 2 is held" in terminal("archive", "put", "--older-than", "30d", "--user", "eve", "--to", to)
     terminal("release", "trip 2", "case 7", "--by", "ada")
-    assert "deleted for good: 1 thread" in terminal("archive", "delete", "other", "none", "--yes")
+    assert "threads deleted for good: 1" in terminal("archive", "delete", "other", "none", "--yes")
     nowhere = f"file://{tmp_path}/nowhere"
     assert "there is no archive below file://" in terminal("archive", "restore", "--from", nowhere, code=1)
     assert json.loads(terminal("--json", "archive", "put", "new", "--to", to, code=1))["left"]
