@@ -481,7 +481,8 @@ class Admin:
             target_dsn: The target database. It may be the same database.
             target_schema: Schema of the tables. It is created if it is missing.
             thread_ids: Only these threads.
-            overwrite: Write even threads that were continued on both sides. Nothing is deleted from the target.
+            overwrite: Write even threads that were continued on both sides. Other checkpoints of the target stay as
+                another branch.
             verify: Afterwards, read each thread from both sides and compare.
             progress: Called after each thread.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 OverwriteOption = Annotated[
-    bool, typer.Option("--overwrite", help="Overwrite threads that have changed in both places.")
+    bool, typer.Option("--overwrite", help="Also copy threads that have changed in both places, as another branch.")
 ]
 VerifyOption = Annotated[bool, typer.Option(help="Compare each thread after the copy.")]
 
