@@ -29,5 +29,5 @@ def hotel(trip: Trip) -> Trip:
 with PGStateSaver.embedded() as saver:  # or from_conn_string("postgresql://..."), and saver.setup() once
     graph = StateGraph(Trip).add_sequence([flight, hotel]).add_edge(START, "flight").compile(checkpointer=saver)
     thread = {"configurable": {"thread_id": "trip-1"}}
-    resuming = bool(graph.get_state(thread).next)
+    resuming = bool(graph.get_state(thread).tasks)
     print(graph.invoke(None if resuming else {"booked": []}, thread, durability="sync"))

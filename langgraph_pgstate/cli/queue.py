@@ -308,7 +308,7 @@ def resume(
         typer.Argument(metavar="THREAD", help="The interrupted thread. Without it, crashed runs are resumed."),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Resume every crashed run that was not enqueued and can be resumed.")
+        bool, typer.Option("--all", help="Resume every crashed run that was not enqueued, if its graph has a name.")
     ] = False,
     graph: Annotated[
         list[str] | None,

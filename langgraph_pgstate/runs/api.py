@@ -351,8 +351,9 @@ class AsyncRuns(AsyncRunQueue):
     async def adopt(self, graphs: Collection[str] | None = None) -> list[AsyncRunHandle]:
         """Enqueue runs of a plain `graph.invoke` that lost their process, to resume from their newest checkpoints.
 
-        Call this at the start of an application, for example. Safe to repeat. The runs keep their ids. Runs without a
-        checkpoint are skipped, and runs whose threads have continued with another run.
+        Call this at the start of an application, for example. Safe to repeat. The runs keep their ids. Runs of graphs
+        without a name (`compile(name=...)`) are skipped, runs without a checkpoint, and runs whose threads have
+        continued with another run.
 
         Args:
             graphs: Names of graphs in the record; only their runs are enqueued. All by default.
