@@ -928,7 +928,8 @@ class EncryptedError(EncryptionError):
 
     def __init__(self, where: str) -> None:
         self.where = where
-        super().__init__(f"{where} is encrypted: open it with encryption=Encryption(keys=...)")
+        how = "open it with encryption=Encryption(keys=...), or set PGSTATE_ENCRYPTION_KEYS for a command"
+        super().__init__(f"{where} is encrypted: {how}")
 
 
 class NotEncryptedError(EncryptionError):
