@@ -588,7 +588,9 @@ class AssistantInUseError(PGStateError):
 
 
 class ThreadBusyError(PGStateError):
-    """The thread has a pending or running run, and the strategy of the new run is `reject`. Nothing was written.
+    """The thread has a pending or running run, so that a run with the strategy `reject`, or an answer, is refused.
+
+    Nothing was written.
 
     Attributes:
         thread_id: The thread.

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, SerializationError
+from langgraph_pgstate.errors import (
+    AlreadyAnsweredError,
+    ConfigurationError,
+    NotFoundError,
+    SerializationError,
+    ThreadBusyError,
+)
 from langgraph_pgstate.inspector.changes import since, told_by
 from langgraph_pgstate.inspector.fields import FormError
 from langgraph_pgstate.inspector.formatting import ValueView, view
@@ -114,6 +120,10 @@ async def answer(call: PageCall) -> Any:
         await call.state.interrupts.answer(thread.thread_id, value, by=call.actor, interrupt_id=interrupt_id)
     except (AlreadyAnsweredError, NotFoundError):
         return await _too_late(call, thread, interrupt_id)
+    except ThreadBusyError:
+        told = await since(call, thread.thread_id)
+        problem = f"The thread is busy{told}. Its run may answer the interrupt first. Your answer was not sent."
+        return await _again(call, thread, 409, problem, typed=call.form)
     except (FormError, ConfigurationError, SerializationError) as error:
         return await _again(call, thread, 422, f"Nothing was sent: {error}.", typed=call.form)
     back = own_path(call, call.field("back")) or call.link("interrupts")

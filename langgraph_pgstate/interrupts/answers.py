@@ -13,13 +13,14 @@ from langgraph.types import Command
 from langgraph_pgstate.arguments import check_key_size, text_of
 from langgraph_pgstate.checkpoints.event_chains import insert_events
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Row
 from langgraph_pgstate.errors import (
     AlreadyAnsweredError,
     ConfigurationError,
     NotFoundError,
     PGStateError,
     StaleHeadError,
+    ThreadBusyError,
 )
 from langgraph_pgstate.interrupts.pending import Interrupted, Place, read_interrupted
 from langgraph_pgstate.interrupts.types import Answer, PendingInterrupt
@@ -91,6 +92,7 @@ async def answer(
 
     Raises:
         NotFoundError: If the thread has no such interrupt.
+        ThreadBusyError: If a run that was enqueued after the interrupt is in the queue, because it may answer first.
         ThreadArchivedError: If the thread is archived.
         AlreadyAnsweredError: If the interrupt is answered already.
         ConfigurationError: If there are several interrupts and none is named. With `must_enqueue`, also if the
@@ -212,6 +214,9 @@ async def answer_by_default(
                 if interrupted is None or interrupt.error is not None or interrupt.asked_at + after > now:
                     continue
                 request = request_answer(codec, value, None, interrupt.interrupt_id, is_default=True)
+                if await _other_run(db, queries, interrupted.place, interrupt) is not None:
+                    # If the other run does not answer the interrupt, a later call does.
+                    continue
                 if await _put_answer(db, queries, codec, interrupted.place, interrupt, request):
                     place = (*interrupted.place, interrupt.interrupt_id)
                     given.append(Answer(*place, value, None, now, True, request.answer_id))
@@ -249,6 +254,7 @@ async def _put_answer(
         "checkpoint_id": checkpoint_id,
         "interrupt_id": interrupt.interrupt_id,
         "task_id": interrupt.task_id,
+        "run_id": interrupt.run_id,
         "answer_id": request.answer_id,
         "answered_by": request.answered_by,
         "value_type": type_,
@@ -270,8 +276,22 @@ async def _put_answer(
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
         if not await insert_events(db, queries, queries.put_answer, parameters):
             return False
+        other = await _other_run(db, queries, place, interrupt)
+        if other is not None:
+            raise ThreadBusyError(thread_id, *other)
         await enqueue(db, queries, [resuming], notifies=True)
     return True
+
+
+async def _other_run(db: Connection, queries: Queries, place: Place, interrupt: PendingInterrupt) -> Row | None:
+    """Return a run that was enqueued on the thread after an interrupt, and its time; `None` if there is none.
+
+    That run may answer the interrupt, or raise another interrupt, which would get an answer to the earlier interrupt.
+    Runs of other answers do not count. Call this in a transaction that has locked the thread's row.
+    """
+    key = {"thread_id": place[0], "checkpoint_id": place[1], "run_id": interrupt.run_id}
+    rows = await db.fetch(queries.find_other_run, key)
+    return rows[0] if rows else None
 
 
 def _chosen(interrupted: Interrupted | None, thread_id: str, request: AnswerRequest) -> PendingInterrupt:

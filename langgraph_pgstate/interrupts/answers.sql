@@ -16,13 +16,13 @@ ORDER BY a.answered_at, a.interrupt_id;
 SELECT run_id FROM /*schema*/runs WHERE thread_id = :thread_id::text ORDER BY started_at DESC NULLS LAST, run_id DESC LIMIT 1;
 
 -- name: put_answer
--- Store an answer and its event, unless the interrupt has an answer or is no longer open.
+-- Store an answer and its event, unless the interrupt has an answer or is no longer open, or another run has asked since.
 -- leaves: events.payload
 -- seals: answers.value with checkpoint_ns = ''
 WITH asked AS MATERIALIZED (
     SELECT now() AS at FROM /*schema*/writes w
     WHERE w.thread_id = :thread_id::text AND w.checkpoint_ns = '' AND w.checkpoint_id = :checkpoint_id::text
-        AND w.task_id = :task_id::text AND w.idx = -3
+        AND w.task_id = :task_id::text AND w.idx = -3 AND w.run_id IS NOT DISTINCT FROM :run_id::text
         AND NOT EXISTS (
             SELECT 1 FROM /*schema*/checkpoints n
             WHERE n.thread_id = :thread_id AND n.checkpoint_ns = '' AND n.checkpoint_id > :checkpoint_id
@@ -51,6 +51,17 @@ INSERT INTO /*schema*/events (thread_id, event_id, created_at, kind, checkpoint_
 SELECT :thread_id, e.event_id, e.answered_at, 'answer', '', :checkpoint_id, e.payload FROM event e
 ON CONFLICT (thread_id, event_id) DO NOTHING
 RETURNING thread_id, event_id;
+
+-- name: find_other_run
+-- Return a run in the queue of a thread, other than a given run and the runs of answers at a checkpoint, and the time of
+-- its claim or enqueueing. Runs that were enqueued for later are left out.
+SELECT q.run_id, coalesce(q.claimed_at, q.enqueued_at) FROM /*schema*/queue q
+WHERE q.thread_id = :thread_id::text AND q.number IS NOT NULL AND q.run_id IS DISTINCT FROM :run_id::text
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/answers a WHERE a.thread_id = :thread_id AND a.checkpoint_ns = ''
+            AND a.checkpoint_id = :checkpoint_id::text AND a.answer_id = q.run_id
+    )
+ORDER BY q.number LIMIT 1;
 
 -- name: find_due_answers
 -- Return interrupted runs of some graphs whose default answer is due, the longest due first.

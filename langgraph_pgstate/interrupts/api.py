@@ -86,6 +86,8 @@ class AsyncInterrupts:
             NotFoundError: If the thread has no such interrupt.
             ThreadArchivedError: If the thread is archived.
             AlreadyAnsweredError: If the interrupt is answered already.
+            ThreadBusyError: If a run that was enqueued after the interrupt is in the queue. It may answer the interrupt
+                and raise another one, which would get this answer. Nothing was written.
             ConfigurationError: If there are several interrupts and none is named. The message lists the interrupts.
             SerializationError: If the value cannot be stored.
             UnsafeTypeError: If the value has a type that may not be built when it is read.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from uuid import UUID, uuid5
 
@@ -10,7 +10,7 @@ from langgraph.types import StateSnapshot
 from pydantic import AliasChoices, ConfigDict, Field, ValidationError, model_validator
 from starlette.exceptions import HTTPException
 
-from langgraph_pgstate.errors import PGStateError, UnavailableError
+from langgraph_pgstate.errors import PGStateError, ThreadBusyError, UnavailableError
 from langgraph_pgstate.heavy import compute
 from langgraph_pgstate.record.types import Run
 from langgraph_pgstate.server import runs
@@ -190,15 +190,35 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
         asked = {one.interrupt_id: one.run_id for one in await call.state.interrupts.list(thread.thread_id)}
         if unknown := answers.keys() - asked.keys():
             raise CommandError("no_such_interrupt", f"thread {thread.thread_id!r} has no interrupt {min(unknown)!r}")
-        # The run id derives from the answers, so that a repeated command finds its run. If this run has ended and the
-        # interrupts still wait, derive another id from this id.
-        names = [thread.thread_id, run_id, *(f"{id} {asked[id]}" for id in sorted(answers))]
-        run_id = str(uuid5(_ANSWER_RUNS, "\n".join(names)))
+        # The run id derives from the interrupts, so that a repeated command finds its run. If this run has ended and
+        # the interrupts still wait, derive another id from this id.
+        run_id = _answer_run_id(thread.thread_id, run_id, asked, answers)
         run = await call.state.runs.get(thread.thread_id, run_id)
         if run is None or run.ended_at is None:
             break
+    await _check_others(call, thread.thread_id, asked, answers, run_id)
     resume = {"resume": answers, "update": given.update, "goto": given.model_dump(include={"goto"})["goto"]}
     return await _run(call, given, graph_of(call, thread), {"command": resume}, run_id)
+
+
+def _answer_run_id(thread_id: str, earlier: str, asked: Mapping[str, str | None], ids: Iterable[str]) -> str:
+    """Return the id of a run that answers some interrupts. `asked` has the run that asks, by interrupt."""
+    return str(uuid5(_ANSWER_RUNS, "\n".join([thread_id, earlier, *(f"{id} {asked[id]}" for id in sorted(ids))])))
+
+
+async def _check_others(
+    call: Call, thread_id: str, asked: Mapping[str, str | None], answers: Mapping[str, Any], run_id: str
+) -> None:
+    """Refuse answers while another run of the thread may answer the same interrupts.
+
+    Otherwise, the next interrupts of the same tasks would get the answers.
+    """
+    others = asked.keys() - answers.keys()
+    known = {run_id, *(asked[id] for id in answers), *(_answer_run_id(thread_id, "", asked, [id]) for id in others)}
+    known |= {one.run_id for one in await call.state.interrupts.answers(thread_id)}
+    for run in (await call.state.runs.queued(thread_id=thread_id, limit=1000)).items:
+        if run.run_id not in known and (run.is_ready or run.run_after is None):
+            raise ThreadBusyError(thread_id, run.run_id, run.claimed_at or run.enqueued_at)
 
 
 async def _inject(call: Call, given: InputInject) -> _Answer:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 from support.pages import (
     HOSTILE,
     fields_of,
@@ -26,6 +26,7 @@ from support.pages import (
 )
 from support.record import at
 
+from langgraph_pgstate import AsyncWorker
 from langgraph_pgstate.inspector.interrupts import _shown
 from langgraph_pgstate.interrupts.api import AsyncInterrupts
 from langgraph_pgstate.interrupts.types import InterruptedThread, PendingInterrupt
@@ -105,6 +106,23 @@ async def test_two_persons_answer_at_once(dsn: str, schema: str, monkeypatch: py
         (answer,) = await state.interrupts.answers("t")
         assert (answer.value, answer.answered_by) == (said, winner)
         assert [one.payload["by"] for one in (await state.events.list("t", kind="answer")).items] == [winner]
+
+
+async def test_an_answer_waits_for_a_run_that_may_answer(dsn: str, schema: str) -> None:
+    async with inspected(dsn, schema) as (server, visitor):
+        state = state_of(server)
+        asking = await state.runs.enqueue("trip", {"messages": []}, thread_id="t")
+        async with AsyncWorker(state, {"trip": approval("Book it?")}):
+            await asking.wait(30)
+        other = await state.runs.enqueue("trip", command=Command(resume="yes"), thread_id="t")
+        await visitor.introduce("Eve")
+        (pending,) = await state.interrupts.list("t")
+        path = f"/interrupts/t/{pending.interrupt_id}/answer"
+        refused = await visitor.act(path, answer="not now")
+        assert (refused.status_code, "may answer the interrupt first" in refused.text) == (409, True)
+        assert "not now</textarea>" in refused.text
+        await other.cancel()
+        assert (await visitor.act(path, answer="not now")).status_code == 303
 
 
 async def test_a_copy_has_an_answer_of_its_own(dsn: str, schema: str) -> None:

@@ -192,6 +192,36 @@ async def test_an_answer_enqueues_the_resumption(api: type, dsn: str, schema: st
 
 
 @pytest.mark.parametrize("api", STATES)
+async def test_an_answer_is_not_for_the_next_interrupt_of_the_task(
+    api: type, dsn: str, schema: str, queue: Queue
+) -> None:
+    """Guard: the run that a client has enqueued with an answer, after which the same task asks something else."""
+    graph = asking(queue, ask_twice)
+    async with open_state(api, dsn, schema) as state:
+        await call(state.runs.enqueue, "graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
+        run_here(queue, graph, "interrupted")
+        (asked,) = (await call(state.interrupts.threads)).items
+        (first,) = asked.interrupts
+        other = await call(state.runs.enqueue, "graph", command=Command(resume="yes"), thread_id="t")
+        let_pass(queue, timedelta(days=3))
+        assert answer_by_default(queue) == []
+        with pytest.raises(ThreadBusyError, match=other.run_id):
+            await call(state.interrupts.answer, "t", "no", by="eve", interrupt_id=first.interrupt_id)
+        assert await call(state.interrupts.answers, "t") == ()
+        await call(state.runs.enqueue, "graph", thread_id="t", run_after=timedelta(hours=1))
+        run_here(queue, graph, "interrupted")
+        # The interrupt was read before the other run asked again.
+        late = answers.request_answer(CODEC, "no", "eve", first.interrupt_id)
+        assert queue.do(answers._put_answer, CODEC, ("t", asked.checkpoint_id), first, late) is False
+        (second,) = await call(state.interrupts.list, "t")
+        assert second.value == "really?"
+        resuming = await call(state.interrupts.answer_run, "t", "no", interrupt_id=second.interrupt_id)
+        run_here(queue, graph)
+        assert (await call(resuming.wait))["items"] == ["yes", "no"]
+    queue.check()
+
+
+@pytest.mark.parametrize("api", STATES)
 async def test_an_answer_to_a_run_that_was_not_enqueued_enqueues_nothing(
     api: type, dsn: str, schema: str, queue: Queue
 ) -> None:

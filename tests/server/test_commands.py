@@ -155,3 +155,17 @@ async def test_an_answer_that_was_cancelled_is_given_again(dsn: str, schema: str
         assert again["run_id"] != first["run_id"]
     async with serving(dsn, schema) as server, sdk(server) as client:
         assert await client.runs.join("t", again["run_id"]) == {"count": 1, "answer": "no"}
+
+
+@pytest.mark.slow
+async def test_an_answer_is_refused_while_another_run_may_answer(dsn: str, schema: str) -> None:
+    """Guard: the other runs in the queue. The next interrupt of the same task would get the second answer."""
+    async with serving(dsn, schema) as server, sdk(server) as client:
+        asked = await interrupt(client)
+    async with serving(dsn, schema, worker=False) as server, sdk(server) as client:
+        later: Any = {"assistant_id": "asking", "input": {"count": 5}, "after_seconds": 3600}
+        await client.runs.create("t", **later)
+        other = await client.runs.create("t", "asking", command={"resume": "yes"})
+        assert await refused(client, "input.respond", interrupt_id=asked, response="no") == "unknown_error"
+        await client.runs.cancel("t", other["run_id"])
+        await done(client, "input.respond", interrupt_id=asked, response="no")
