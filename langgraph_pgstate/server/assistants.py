@@ -87,14 +87,14 @@ def _settings(context: Any) -> dict[str, Any]:
 
 
 async def search(call: Call) -> Response:
-    """Return a page of assistants.
+    """Return a page of assistants, the newest first by default.
 
     Each graph is also an assistant, with the same UUID as on LangGraph's own server.
     """
     wanted = call.body
     filters = await _filters(call, wanted, wanted.limit, wanted.offset)
-    by: Any = _SORT_KEYS.get(wanted.sort_by, wanted.sort_by or "name")
-    ascending = wanted.sort_order != "desc"
+    by: Any = _SORT_KEYS.get(wanted.sort_by, wanted.sort_by or "created_at")
+    ascending = wanted.sort_order == "asc"
     place = {"offset": wanted.offset, "limit": wanted.limit}
     found = await call.state.assistants.sorted(**filters, **place, by=by, ascending=ascending)
     page = [selected(describe(one), wanted.select) for one in found]

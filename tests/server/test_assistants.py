@@ -18,8 +18,9 @@ async def test_assistants_are_searched_and_counted(client: LangGraphClient) -> N
     async def names(**filters: Any) -> list[str]:
         return [one["name"] for one in await client.assistants.search(**filters)]
 
-    assert await names() == ["asking", "chat", "failing", "slow"]
-    assert await names(sort_by="name", sort_order="desc", limit=2, offset=1) == ["failing", "chat"]
+    assert sorted(await names()) == ["asking", "chat", "failing", "slow"]
+    assert await names(sort_by="name", sort_order="asc") == ["asking", "chat", "failing", "slow"]
+    assert await names(sort_by="name", limit=2, offset=1) == ["failing", "chat"]
     assert await names(name="CHA") == ["chat"]
     assert await names(metadata={"created_by": "eve"}) == []
     assert await client.assistants.search(name="slow", select=["graph_id"]) == [{"graph_id": "slow"}]
@@ -27,6 +28,10 @@ async def test_assistants_are_searched_and_counted(client: LangGraphClient) -> N
     assert await client.assistants.count(graph_id="none") == 0
     page: Any = await client.assistants.search(limit=3, response_format="object")
     assert (len(page["assistants"]), page["next"]) == (3, "3")
+    # The newest come first, as on LangGraph's own server.
+    for name in ("b", "a", "c"):
+        await client.assistants.create("chat", name=name)
+    assert await names(limit=3) == await names(limit=3, sort_by="created_at") == ["c", "a", "b"]
 
 
 async def test_assistants_of_ones_own_have_versions(client: LangGraphClient) -> None:
