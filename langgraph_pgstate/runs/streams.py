@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import ormsgpack
@@ -168,7 +169,33 @@ async def read_threads(db: Connection, queries: Queries, wanted: Sequence[Wanted
         page = found.setdefault(number, ThreadPage(now, []))
         if run_id is not None:
             page.runs.append(ThreadRun(run_id, *run))
-    return [found[number] for number in range(1, len(wanted) + 1)]
+    return [page._replace(runs=_as_followed(page.runs)) for _, page in sorted(found.items())]
+
+
+def _as_followed(runs: list[ThreadRun]) -> list[ThreadRun]:
+    """Return runs of one thread in the order in which a reader that follows the thread gets them.
+
+    A run that was cancelled while it waited comes after the run that was running then, because the reader followed that
+    run. `ended_at` follows this order.
+    """
+    waited = [one for one in runs if one.ended_at is not None and not one.last_event]
+    if not waited:
+        return runs
+    begun = sorted((one for one in runs if one.last_event or one.status == "running"), key=_end)
+    moved: dict[str, datetime | None] = {}
+    for place, one in enumerate(waited, 1):
+        # Of the runs that ended later, the first one was running.
+        for other in begun:
+            if other.started_at <= _end(one)[1] and _end(other) > _end(one):
+                moved[one.run_id] = other.ended_at and other.ended_at + place * timedelta.resolution
+                break
+    found = [one._replace(ended_at=moved.get(one.run_id, one.ended_at)) for one in runs]
+    return sorted(found, key=_end)
+
+
+def _end(run: ThreadRun) -> tuple[bool, datetime]:
+    """Return the key by which runs are sorted: ended runs by their ends, then the others by their starts."""
+    return run.ended_at is None, run.ended_at or run.started_at
 
 
 def _is_full(batches: Sequence[StoredBatch], page_size: int) -> bool:

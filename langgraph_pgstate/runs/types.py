@@ -419,7 +419,8 @@ class ThreadRun(NamedTuple):
         graph: Name of the graph.
         status: Status of the run.
         started_at: Start of the last attempt, or else the time at which the run was enqueued.
-        ended_at: Time at which the run ended.
+        ended_at: Time at which the run ended. For a run that was cancelled while it waited for a running run, just
+            after the end of that run; `None` until then.
         last_event: Number of the run's last event when its last attempt ended.
     """
 

@@ -319,9 +319,9 @@ async def test_the_runs_of_a_thread_are_followed_one_after_another(api: type, qu
         cancelled = queue.add("t")
         queue.cancel("t", cancelled)
         first.end("interrupted")
-        # A pending run that was cancelled has ended before the one that ran.
-        assert sorted(map(str, await early.next(2))) == sorted(map(str, await late.next(2))) == ["end", "end"]
-        assert {one.run_id for one in early.found[2:]} == {first.run.run_id, cancelled}
+        # A pending run that was cancelled has ended before the one that ran, which a reader follows to its end.
+        assert await early.next(2) == await late.next(2) == ["end", "end"]
+        assert [one.run_id for one in early.found[2:]] == [first.run.run_id, cancelled]
         run = queue.claim_one()
         assert run.run_id == second
         queue.do(streams.append, [batch(run, 0, "e")])
@@ -332,7 +332,13 @@ async def test_the_runs_of_a_thread_are_followed_one_after_another(api: type, qu
         assert None not in times
         place = next(one for one in late.found if one.event.data == "c")
         again = ThreadReader(state, last_event_id=f"{place.run_id}:{place.event.id}")
-        assert await again.next(4) == ["d", "end", "e", "end"]
+        assert await again.next(5) == ["d", "end", "end", "e", "end"]
+        assert [one.run_id for one in again.found] == [one.run_id for one in early.found[1:]]
+        again = ThreadReader(state, last_event_id=f"{cancelled}:0.end")
+        assert await again.next(2) == ["e", "end"]
+        again = ThreadReader(state, since=times[3])
+        await again.next(6)
+        assert [one.run_id for one in again.found] == [one.run_id for one in early.found]
 
 
 @pytest.mark.parametrize("api", STATES)
