@@ -14,7 +14,7 @@ from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.process_identity import holder_id, is_known_dead
-from langgraph_pgstate.record import journal, recording
+from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.recorder.records import RunRecord
 from langgraph_pgstate.record.recorder.write_queue import WriteQueue
 from langgraph_pgstate.schema.queries import Queries
@@ -38,7 +38,7 @@ class Writer:
     async def learn_clock(self) -> None:
         """Read the database's clock, and set the `clock_offset` of the queue."""
         before = time.time()
-        database = await self._runner.run(recording.tell_time, self._queries)
+        database = await self._runner.run(journal.tell_time, self._queries)
         self._queue.clock_offset = database - (before + time.time()) / 2
 
     async def write(self, include_recent: bool) -> PGStateError | None:
@@ -50,7 +50,7 @@ class Writer:
                 await self.recover(_LEFT_SECONDS)
             ttl = self._queue.settings.ttl
             await self._runner.run(
-                recording.write_pending, self._queries, self._queue, is_known_dead, holder_id(), ttl, include_recent
+                journal.write_pending, self._queries, self._queue, is_known_dead, holder_id(), ttl, include_recent
             )
         except PGStateError as error:
             self._log(error)
