@@ -30,7 +30,7 @@ from langgraph_pgstate.server.states import (
     without_state,
 )
 from langgraph_pgstate.threads.types import Thread
-from langgraph_pgstate.worker.messages import with_messages
+from langgraph_pgstate.worker.inputs import with_messages
 
 _WITH_STATE: Final = {"values", "interrupts"}
 _WITHOUT_STATE: Final = ("error",)

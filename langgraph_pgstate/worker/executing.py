@@ -40,8 +40,7 @@ from langgraph_pgstate.runs.options import Backoff
 from langgraph_pgstate.runs.types import ClaimedRun, EventBatch, RunKey
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.worker.graphs import GraphSource, fitted_context, with_user
-from langgraph_pgstate.worker.messages import with_messages
-from langgraph_pgstate.worker.resuming import Repair, Step, is_among, next_step
+from langgraph_pgstate.worker.inputs import Repair, Step, is_among, next_step, with_messages
 from langgraph_pgstate.worker.streaming import RunStream, StreamWriter
 
 

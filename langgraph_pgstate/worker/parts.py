@@ -11,7 +11,7 @@ from langgraph_pgstate.memory.store import AsyncPGMemoryStore, PGMemoryStore
 from langgraph_pgstate.state import core_of, tenant_state
 from langgraph_pgstate.worker.executing import GraphExecutor
 from langgraph_pgstate.worker.graphs import GraphSource
-from langgraph_pgstate.worker.resuming import Repair
+from langgraph_pgstate.worker.inputs import Repair
 from langgraph_pgstate.worker.settings import WorkerSettings
 from langgraph_pgstate.worker.streaming import StreamWriter
 

@@ -21,8 +21,8 @@ from langgraph_pgstate.state import core_of
 from langgraph_pgstate.worker.control import Control
 from langgraph_pgstate.worker.executing import RunExecution, run_outcome
 from langgraph_pgstate.worker.graphs import graph_sources
+from langgraph_pgstate.worker.inputs import repair_tool_calls
 from langgraph_pgstate.worker.parts import Part, Parts
-from langgraph_pgstate.worker.resuming import repair_tool_calls
 from langgraph_pgstate.worker.settings import WorkerSettings, check_followers
 from langgraph_pgstate.worker.streaming import StreamWriter
 

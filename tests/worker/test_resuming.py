@@ -11,7 +11,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, StateSnapshot, interrupt
 
-from langgraph_pgstate.worker.resuming import next_step, repair_tool_calls
+from langgraph_pgstate.worker.inputs import next_step, repair_tool_calls
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 

@@ -1,13 +1,20 @@
-"""Resumption of runs after a crash, and repair of unanswered tool calls. No I/O."""
+"""Inputs of graphs: for runs that resume after a crash, with repaired tool calls and converted messages. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
+from uuid import uuid4
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage, convert_to_messages
+from langgraph.channels import BinaryOperatorAggregate
 from langgraph.constants import START
-from langgraph.types import PregelTask, StateSnapshot
+from langgraph.graph.message import add_messages
+from langgraph.pregel import Pregel
+from langgraph.types import Command, PregelTask, StateSnapshot
+
+from langgraph_pgstate.heavy import MANY_ELEMENTS, beside
 
 Repair = Callable[[StateSnapshot, Any], Any]
 """A function that gets a thread's state and a new run's input, and returns the changed input."""
@@ -83,3 +90,35 @@ def _tool_messages(result: Any) -> list[ToolMessage]:
     messages = result.get("messages") if isinstance(result, Mapping) else None
     found = messages if isinstance(messages, list) else [messages]
     return [message for message in found if isinstance(message, ToolMessage)]
+
+
+async def with_messages(graph: Pregel[Any, Any, Any, Any], given: Any) -> Any:
+    """Return an input or update with long lists of messages converted to message objects with ids.
+
+    LangGraph would convert the messages on the event loop, and block the loop for 30 ms for a thousand messages.
+    """
+    values = given.update if isinstance(given, Command) else given
+    if not isinstance(values, dict):
+        return given
+    long = {name: items for name, items in values.items() if type(items) is list and len(items) > MANY_ELEMENTS}
+    long = {name: items for name, items in long.items() if _adds_messages(graph.channels.get(name))}
+    if not long:
+        return given
+    values = {**values, **await beside(lambda: {name: _messages(items) for name, items in long.items()})}
+    return replace(given, update=values) if isinstance(given, Command) else values
+
+
+def _adds_messages(channel: Any) -> bool:
+    return isinstance(channel, BinaryOperatorAggregate) and channel.operator is add_messages
+
+
+def _messages(items: list[Any]) -> list[Any]:
+    try:
+        found = convert_to_messages(items)
+    except Exception:
+        # The graph raises the error.
+        return items
+    for message in found:
+        if message.id is None:
+            message.id = str(uuid4())
+    return [*found]
