@@ -12,9 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from langgraph_pgstate.inspector.page import Done, Page, PageCall, own_path
-from langgraph_pgstate.server.auth import User
+from langgraph_pgstate.server.auth import User, is_local, is_loopback
 from langgraph_pgstate.server.errors import refuse
-from langgraph_pgstate.server.hosts import is_local, is_loopback
 from langgraph_pgstate.server.reading import bytes_of, claiming
 from langgraph_pgstate.server.service import Service
 

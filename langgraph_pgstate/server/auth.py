@@ -1,12 +1,14 @@
-"""Authentication and authorization of callers by the handlers of LangGraph's `Auth` object."""
+"""Authentication and authorization of callers by LangGraph's `Auth` object, and the addresses of this machine."""
 
 from __future__ import annotations
 
 import inspect
+import ipaddress
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from langgraph_sdk import Auth
 from starlette.requests import Request
@@ -214,3 +216,21 @@ def _demanded(name: str, value: Any) -> Any:
     if not all(one is None or isinstance(one, str | int | float) for one in parts):
         raise TypeError(f"filter {name!r} must have texts, numbers, booleans or null, not {operand!r}")
     return operand if operator == "$eq" else parts
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached from the same machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def is_local(url: str) -> bool:
+    """Return whether the host of a URL is this machine."""
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return False

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.server.app import AgentServer
-from langgraph_pgstate.server.hosts import is_local, is_loopback
+from langgraph_pgstate.server.auth import is_local, is_loopback
 from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.supervising import Membership
 

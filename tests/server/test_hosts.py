@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_pgstate.server.hosts import is_local, is_loopback
+from langgraph_pgstate.server.auth import is_local, is_loopback
 
 
 @pytest.mark.parametrize(
