@@ -30,7 +30,6 @@ from langgraph_pgstate.keep.packing import (
     PACK,
     Frame,
     Manifest,
-    check_pack,
     is_of_thread,
     load_manifest,
     transpose,
@@ -155,17 +154,6 @@ async def read_manifest(
 
 def _named(tenant: str | None) -> str:
     return "tables without tenants" if tenant is None else f"tenant {tenant!r}"
-
-
-async def check_source(runner: Runner, source: Source) -> None:
-    """Read and verify a whole archive.
-
-    Raises:
-        ArchiveError: If the archive is damaged.
-    """
-    name = source.manifest.archive_id + PACK
-    data = await runner.wait_for(source.objects.get, name)
-    await runner.compute(data, check_pack, source.manifest, data, f"{source.objects.url}/{name}")
 
 
 async def restore_source(

@@ -16,7 +16,6 @@ from langgraph_pgstate.memory.namespaces import Namespace, labels_of
 from langgraph_pgstate.memory.texts import WHOLE, fields_of
 
 Distance = Literal["cosine", "l2", "inner_product"]
-VectorType = Literal["vector", "halfvec"]
 
 OPERATORS: Final[Mapping[str, str]] = {"cosine": "<=>", "l2": "<->", "inner_product": "<#>"}
 OPERATOR_CLASSES: Final[Mapping[str, str]] = {"cosine": "cosine_ops", "l2": "l2_ops", "inner_product": "ip_ops"}
