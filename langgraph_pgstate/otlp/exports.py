@@ -6,6 +6,7 @@ span is deleted from the queue. A span may be exported twice, with the same ids,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -18,6 +19,7 @@ FORGET_AFTER: Final = timedelta(days=7)
 _PAGE: Final = 200
 _MOST_SPANS: Final = 256
 _DROP_PAGE: Final = 1000
+_log = logging.getLogger("langgraph_pgstate.otlp")
 
 Cursor = tuple[datetime, str, str]
 
@@ -70,6 +72,9 @@ class EndedSpan(NamedTuple):
     error_message: str | None = None
     input: Any = None
     output: Any = None
+
+
+_ATTRIBUTES: Final = EndedSpan._fields.index("attributes")
 
 
 async def hold(db: Connection, queries: Queries, holder_id: str, endpoint: str, ttl: float) -> bool | None:
@@ -144,8 +149,11 @@ async def read_spans(
 
 
 def _with_content(row: Sequence[Any]) -> list[Any]:
-    """Return a row with one input and one output: the span's own, or else the run's."""
+    """Return a row with one input and one output: the span's own, or else the run's. Log what cannot be decrypted."""
     *rest, own_input, own_output, given, returned = row
+    if rest[_ATTRIBUTES] is None:
+        _log.error("span %s is exported without its attributes, which cannot be decrypted", rest[2])
+        rest[_ATTRIBUTES] = {}
     return [*rest, given if own_input is None else own_input, returned if own_output is None else own_output]
 
 

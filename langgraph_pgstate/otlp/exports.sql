@@ -57,12 +57,12 @@ ORDER BY e.created_at, e.thread_id, e.export_id;
 -- name: read_ended_spans
 -- Return some spans that have ended, with data of their runs and parents, and with content if requested. A root span
 -- has one row for each attempt. The parent of a span is the last of these rows that began before the span.
--- opens: spans.input
--- opens: spans.output
--- opens: spans.error_message
--- opens: spans.attributes
--- opens: runs.input from run_input
--- opens: runs.output from run_output
+-- opens: spans.input if intact
+-- opens: spans.output if intact
+-- opens: spans.error_message if intact
+-- opens: spans.attributes if intact
+-- opens: runs.input from run_input if intact
+-- opens: runs.output from run_output if intact
 -- leaves: runs.error_message
 SELECT s.thread_id, s.run_id, s.span_id, s.started_at, s.ended_at, s.parent_span_id, p.started_at, s.kind, s.name,
     s.status, s.checkpoint_ns, s.step, s.node, s.agent, s.cost::double precision, s.error_type, s.attributes,

@@ -25,6 +25,7 @@ from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.delta_messages import resolve_written
 from langgraph_pgstate.record.message_differences import (
+    FORGOTTEN,
     LISTS,
     Change,
     Difference,
@@ -33,6 +34,7 @@ from langgraph_pgstate.record.message_differences import (
     apply,
     change_of,
     distinct,
+    is_recorded,
     parts_of,
     segment_ids_of,
     state_message,
@@ -273,7 +275,7 @@ class _Comparison:
         for channel in sorted(channels):
             stored = self._stored(row, channel)
             recorded = now.said.get(channel, [])
-            if stored is not None and [one.mark for one in stored] != [said.mark for said in recorded]:
+            if stored is not None and not is_recorded(stored, recorded):
                 yield Difference(
                     self._address(row.id), channel, row.run_id, stored, recorded, known.said.get(channel, [])
                 )
@@ -282,15 +284,20 @@ class _Comparison:
         """Record the messages of a state, and return them with their recorded ids."""
         ids = [{"message_id": id} for id in distinct([element.id for element in difference.stored])]
         present = fitting_ids(self._thread_id, ids)
-        said = [RecordedMessage(id, element.mark) for id, element in zip(present, difference.stored, strict=True)]
         before = difference.before
+        # What a policy of retention has removed is not recorded again.
+        forgotten = {one.message_id for one in (*before, *difference.recorded) if one.mark == FORGOTTEN}
+        said = [
+            RecordedMessage(id, FORGOTTEN if id in forgotten else element.mark)
+            for id, element in zip(present, difference.stored, strict=True)
+        ]
         # If messages were only appended, earlier messages need no lookup.
         first = len(before) if difference.recorded == before == said[: len(before)] else 0
         known = {*before}
         given = [
             {"message_id": one.message_id, **element.row}
             for one, element in zip(said, difference.stored, strict=True)
-            if one not in known
+            if one not in known and one.mark != FORGOTTEN
         ]
         await self._reconcile(
             {

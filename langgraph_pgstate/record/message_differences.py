@@ -18,6 +18,8 @@ from langgraph_pgstate.record.message_hook import content_id, message_row
 _COLUMNS: Final = ("role", "agent", "content", "tool_calls", "tool_call_id")
 # First bytes of an encoded list or of a DeltaChannel's snapshot.
 LISTS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD, 0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)})
+FORGOTTEN: Final = b""
+"""The digest of a recorded message without text and tool calls, which a policy of retention may have removed."""
 
 
 class RecordedMessage(NamedTuple):
@@ -56,20 +58,21 @@ class Difference:
     @property
     def why(self) -> str:
         """The difference in one line."""
-        marks = [element.mark for element in self.stored]
+        pairs = zip(self.stored, self.recorded, strict=False)
         same = next(
-            (at for at, (one, said) in enumerate(zip(marks, self.recorded, strict=False)) if one != said.mark),
-            min(len(marks), len(self.recorded)),
+            (at for at, (one, said) in enumerate(pairs) if said.mark not in (one.mark, FORGOTTEN)),
+            min(len(self.stored), len(self.recorded)),
         )
         return (
-            f"channel {self.channel!r}: {len(self.recorded)} messages are recorded, the state has {len(marks)}, and "
-            f"they differ from number {same + 1} on; `pgstate backfill` records them again"
+            f"channel {self.channel!r}: {len(self.recorded)} messages are recorded, the state has {len(self.stored)}, "
+            f"and they differ from number {same + 1} on; `pgstate backfill` records them again"
         )
 
     @property
     def missing(self) -> int:
         """The number of the state's messages that the record lacks at this checkpoint."""
-        return sum((Counter(one.mark for one in self.stored) - Counter(said.mark for said in self.recorded)).values())
+        lacking = Counter(one.mark for one in self.stored) - Counter(said.mark for said in self.recorded)
+        return max(0, sum(lacking.values()) - sum(said.mark == FORGOTTEN for said in self.recorded))
 
 
 class Change(NamedTuple):
@@ -85,7 +88,16 @@ class Change(NamedTuple):
 def change_of(row: Sequence[Any]) -> Change:
     """Return the change in a row of `get_message_changes`, without the checkpoint."""
     message_id, channel, change, position, *columns = row
-    return Change(message_id, channel, change, position, _mark(columns))
+    _, _, content, tool_calls, _ = columns
+    is_forgotten = content is None and tool_calls is None
+    return Change(message_id, channel, change, position, FORGOTTEN if is_forgotten else _mark(columns))
+
+
+def is_recorded(stored: Sequence[StateMessage], recorded: Sequence[RecordedMessage]) -> bool:
+    """Return whether the record has the messages of a state. Forgotten messages may have had any content."""
+    return len(stored) == len(recorded) and all(
+        said.mark in (one.mark, FORGOTTEN) for one, said in zip(stored, recorded, strict=True)
+    )
 
 
 def apply(before: Mapping[str, list[RecordedMessage]], changes: Sequence[Change]) -> dict[str, list[RecordedMessage]]:

@@ -17,7 +17,7 @@ from support.otlp import CALLER, Collector, Reply, attributes, collecting, trave
 from support.otlp_child import follow
 from support.recorder import config, rows
 
-from langgraph_pgstate import PGState
+from langgraph_pgstate import Encryption, LocalMasterKey, PGState
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.otlp import SpanExporter
 from langgraph_pgstate.otlp import exporter as exporting
@@ -426,6 +426,27 @@ def test_contents_that_cannot_be_converted_do_not_keep_other_spans(
     connection.execute(f"""UPDATE {schema}.spans SET input = '{{"$messages": 1}}' WHERE kind = 'llm'""")
     exporter.export()
     assert collector.by_id.keys() == ids(connection, schema)
+
+
+LOST = "DELETE FROM {}.data_keys WHERE scope = 'thread:lost'"
+DAMAGED = """UPDATE {}.spans SET attributes = '{{"pgstate_encrypted": "pgs1:AAAA"}}' WHERE thread_id = 'lost'"""
+
+
+@pytest.mark.parametrize("damage", [LOST, DAMAGED])
+def test_contents_that_cannot_be_decrypted_do_not_keep_other_spans(
+    damage: str, dsn: str, schema: str, collector: Collector, connection: psycopg.Connection
+) -> None:
+    def encryption() -> Encryption:
+        return Encryption(LocalMasterKey(bytes(range(32))), scope="thread")
+
+    with PGState.open(dsn, schema=schema, encryption=encryption()) as state:
+        hold(dsn, schema, collector)
+        for thread_id in ("lost", "other"):
+            run(state, thread_id)
+    connection.execute(damage.format(schema).encode())
+    SpanExporter(dsn, collector.endpoint, schema=schema, content=True, encryption=encryption()).export()
+    assert collector.by_id.keys() == ids(connection, schema)
+    assert waiting(connection, schema) == 0
 
 
 def test_an_endpoint_must_be_an_address() -> None:

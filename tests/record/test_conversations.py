@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -214,6 +215,28 @@ def test_a_check_names_the_checkpoints_whose_record_differs(
     assert state.backfill().filled == 1
     assert admin.check().problems == []
     assert_equal(state, connection, "t", "u")
+
+
+def test_what_a_policy_has_removed_is_no_damage_and_is_not_recorded_again(
+    plain: PGState, state: PGState, connection: psycopg.Connection, schema: str
+) -> None:
+    last = chain(state, "t", "a", "ab")[-1]
+    state.flush()
+    for table in ("threads", "messages"):
+        connection.execute(f"UPDATE {schema}.{table} SET created_at = created_at - interval '2 days'".encode())
+    state.retention.put("texts", content_after=timedelta(days=1))
+    (report,) = state.retention.apply()
+    assert report.contents > 0
+    admin = Admin(state._database)
+    assert admin.check().problems == []
+    assert state.backfill().filled == 0
+    # A message that was not recorded is added, and nothing else.
+    put(plain, last, human("a", "b", "c"))
+    assert len(admin.check().problems) == 1
+    assert state.backfill().messages == 1
+    assert admin.check().problems == []
+    texts = connection.execute(f"SELECT content FROM {schema}.messages ORDER BY message_id".encode()).fetchall()
+    assert texts == [(None,), (None,), ("text of c",)]
 
 
 def test_a_checkpoint_that_cannot_be_read_is_named_and_does_not_stop_the_others(
