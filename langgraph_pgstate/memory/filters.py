@@ -10,6 +10,7 @@ from langgraph_pgstate.db.statements import array_literal
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 OPERATORS: Final = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
+_IS_OBJECT: Final = "is object"
 _MAX_CONDITIONS: Final = 100
 
 
@@ -52,6 +53,9 @@ def _conditions(path: tuple[str, ...], filter: Mapping[str, Any]) -> Iterator[Co
             if any(str(one).startswith("$") for one in value) and not all(str(one).startswith("$") for one in value):
                 raise ConfigurationError(f"field {key!r} must have operators or fields, not both")
             yield from _conditions((*path, key), value)
+            if not next(iter(value)).startswith("$"):
+                # A value that is missing, or is no mapping, has no inner fields.
+                yield Condition((*path, key), _IS_OBJECT, True)
         else:
             yield Condition((*path, key), "$eq", value)
 

@@ -25,7 +25,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from langgraph_pgstate.arguments import identifier
+from langgraph_pgstate.arguments import identifier, text_of
 from langgraph_pgstate.call_site import RunOf
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import (
@@ -365,7 +365,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             InvalidNamespaceError: If the namespace is invalid.
             ConfigurationError: If another argument is invalid.
         """
-        _check(SearchOp(namespace_prefix))
+        _check(SearchOp(namespace_prefix, query=query))
         refreshes = (self.ttl_config or {}).get("refresh_on_read", True) if refresh_ttl is None else refresh_ttl
         one = Search(tuple(namespace_prefix), filter, limit, offset, query or None)
         return await self._find(one, mode=mode, refreshes=refreshes)
@@ -729,6 +729,7 @@ def _check(op: Op) -> None:
     match op:
         case SearchOp():
             labels_of(op.namespace_prefix, can_be_empty=True)
+            text_of("query", op.query)
         case ListNamespacesOp():
             for condition in op.match_conditions or ():
                 labels_of(_path_of(condition), can_be_empty=True)

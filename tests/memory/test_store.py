@@ -195,6 +195,9 @@ VALUES: list[dict[str, Any]] = [
         {"t": None},
         {"d": {"x": 1}},
         {"d": {"x": {"$gte": 2}}},
+        {"d": {"y": None}},
+        {"t": {"x": {"$ne": 1}}},
+        {"l": {"0": 1}},
         {"l": [1, 2]},
         {"b": True},
         {"t": {"$eq": "b"}, "n": {"$lte": 10}},
@@ -226,6 +229,13 @@ def test_filters_find_what_they_find_in_memory(store: PGMemoryStore, filter: dic
 def test_a_filter_that_is_not_known_is_refused(store: PGMemoryStore, filter: Any) -> None:
     with pytest.raises(ConfigurationError):
         store.search(USER, filter=filter)
+
+
+@pytest.mark.parametrize("query", ["a\0", "\ud800"])
+def test_a_query_that_cannot_be_sent_is_refused(store: PGMemoryStore, query: str) -> None:
+    for ask in (lambda: store.search(USER, query=query), lambda: store.batch([SearchOp(USER, query=query)])):
+        with pytest.raises(ConfigurationError, match="query"):
+            ask()
 
 
 def test_an_expired_item_is_never_returned_and_is_swept_with_its_versions(

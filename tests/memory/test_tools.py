@@ -76,6 +76,18 @@ def test_a_model_reaches_the_memories_of_the_runs_user_only(dsn: str, schema: st
             graph.invoke(calls(("recall", {"query": "a"})), {"configurable": {"thread_id": "v"}})
 
 
+@pytest.mark.parametrize("user", ["ann", "*"])
+def test_what_recall_shows_is_forgotten_whichever_agent_has_stored_it(dsn: str, schema: str, user: str) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        for one in (user, "other"):
+            state.memory.remember("Likes tea", key="drink", user_id=one, agent="planner")
+        graph, config = graph_of(state), {"configurable": {"thread_id": "t", "user_id": user}}
+        (shown,) = said(graph.invoke(calls(("recall", {"query": "tea"})), config))
+        assert [one["key"] for one in json.loads(shown)] == ["drink"]
+        assert said(graph.invoke(calls(("forget", {"key": "drink"})), config))[-1] == "forgotten"
+        assert [one.user_id for one in state.memory.recall()] == ["other"]
+
+
 def sent(form: str) -> Any:
     """A graph whose calls are each sent to the tools, in one of the forms in which agents send them."""
     messages = "chat" if form == "channel" else "messages"
