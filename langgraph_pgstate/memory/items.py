@@ -267,7 +267,12 @@ async def delete(
     purges: bool = False,
     deleted_by: str | None = None,
 ) -> int:
-    """Delete items, and return their number. One transaction, one round trip; safe to repeat."""
+    """Delete items, and return their number. One transaction; safe to repeat.
+
+    One round trip. If `purges`, two more, for indexes that the store's options lack.
+    """
+    if purges:
+        indexes = await stored_indexes(db, queries)
     named = {"namespaces": [literal(namespace) for namespace, _ in keys], "keys": [key for _, key in keys]}
     parameters = {**named, "history": history, "purges": purges, "deleted_by": deleted_by}
     if not indexes:

@@ -107,6 +107,24 @@ def test_expired_items_leave_no_embeddings(dsn: str, place: str, connection: psy
     assert vectors(connection, place) == [("b", "text")]
 
 
+def test_a_purge_leaves_no_embedding_that_a_later_memory_gets(
+    dsn: str, place: str, connection: psycopg.Connection
+) -> None:
+    """In a process that does not know the index. The later memory has the same version."""
+    with opened(dsn, place, index(fields=("content",))) as store, opened(dsn, place) as other:
+        for purge in (
+            lambda: other.forget("home", purge=True),
+            lambda: other.remove(("memories",), "home", expected_version=1, purge=True),
+        ):
+            store.remember("lives in Rome", key="home")
+            purge()
+            assert vectors(connection, place) == []
+            other.remember("likes old tea", key="home")
+            assert store.reindex() == 1
+            assert store.recall("likes old tea")[0].score == pytest.approx(1)
+            store.forget(namespace=("memories",), purge=True)
+
+
 def test_embeddings_without_their_item_are_swept(
     dsn: str, place: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
