@@ -340,12 +340,14 @@ class Forgetting:
     Attributes:
         prefix: The namespace of `key`; without a key, labels with which namespaces begin.
         purges: Whether to delete versions, too.
+        is_below: Whether to delete the key from all namespaces that begin with `prefix`.
     """
 
     prefix: Namespace
     key: str | None
     kinds: tuple[str, ...]
     purges: bool
+    is_below: bool = False
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -354,7 +356,7 @@ class Forgetting:
         # No other namespace sorts between these bounds.
         exact = {"lower": where, "upper": literal([*self.prefix, "\x01"])}
         return {
-            **(range_of(self.prefix)._asdict() if self.key is None else exact),
+            **(range_of(self.prefix)._asdict() if self.key is None or self.is_below else exact),
             "key": self.key,
             "kinds": [*self.kinds],
             "page_size": _PAGE,

@@ -15,7 +15,7 @@ from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.memory import browsing, memories
 from langgraph_pgstate.memory.indexes import OpenIndex
 from langgraph_pgstate.memory.items import Embedded, Origin, Put, Search, Traits, current_origin, limit_of
-from langgraph_pgstate.memory.memories import NOTES, digest_of, owner_of
+from langgraph_pgstate.memory.memories import NOTES, Forgetting, digest_of, owner_of
 from langgraph_pgstate.memory.namespaces import Namespace, labels_of
 from langgraph_pgstate.memory.notes import AsyncNotes, Notes
 from langgraph_pgstate.memory.options import Settings
@@ -190,7 +190,6 @@ class AsyncMemories:
         found = await self._find(search, refreshes=refreshes)
         return await self.runner.run(memories.complete, self.queries, found)
 
-    @recorded("delete_memory", lambda key=None, **_: (key, None))
     async def forget(
         self,
         key: str | None = None,
@@ -221,7 +220,11 @@ class AsyncMemories:
             ConfigurationError: If an argument is invalid, or no key, owner or namespace is given.
         """
         owner = owner_of(tenant_id, user_id, agent)
-        asked, total = memories.forgetting_of(owner, namespace, key, kinds, purge), 0
+        return await self._forget(memories.forgetting_of(owner, namespace, key, kinds, purge), by)
+
+    @recorded("delete_memory", lambda asked, _: (asked.key, None))
+    async def _forget(self, asked: Forgetting, by: str | None) -> int:
+        total = 0
         options: Any = {"history": self.settings.history, "deleted_by": self.origin(by).changed_by}
         indexes, run = await self._indexes(), self.runner.run
         while (count := await run(memories.forget_some, self.queries, asked, indexes, **options)) is not None:
@@ -488,6 +491,7 @@ class Memories:
         return notes
 
     _restored = AsyncMemories._restored
+    _forget = AsyncMemories._forget
     _replace = AsyncMemories._replace
     origin = AsyncMemories.origin
     _default_ttl = AsyncMemories._default_ttl

@@ -5,20 +5,19 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.prebuilt import ToolRuntime
-from langgraph.store.base import ListNamespacesOp, MatchCondition
 
 from langgraph_pgstate.arguments import configurable_of
 from langgraph_pgstate.call_site import lists_of, requested_by
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, SerializationError
 from langgraph_pgstate.langgraph_compat import channels_of
-from langgraph_pgstate.memory.items import MAX_LIMIT
-from langgraph_pgstate.memory.memories import ROOT, Owner, namespace_of, owner_of
+from langgraph_pgstate.memory.memories import Owner, forgetting_of, owner_of
 from langgraph_pgstate.memory.remembering import AsyncMemories
 from langgraph_pgstate.memory.store import AsyncPGMemoryStore, PGMemoryStore
 
@@ -138,16 +137,13 @@ class _Tools:
             key: The key, as recall shows it.
         """
         owner = self._owner(runtime)
-        prefix = namespace_of(ROOT, owner)
-        # As `recall` does, find the key in all namespaces that begin with the user's: those of all agents.
-        listing = ListNamespacesOp((MatchCondition("prefix", prefix),), limit=MAX_LIMIT)
-        found: Any = await AsyncPGMemoryStore.abatch(self._store, [listing])
-        count = 0
-        for namespace in found[0]:
-            # A star in a prefix stands for any label, so compare again.
-            if namespace[: len(prefix)] == prefix:
-                count += await _told(AsyncMemories.forget(self._store, key, namespace=namespace, by=owner.user_id))
-        return "forgotten" if count else "nothing is remembered under this key"
+
+        async def forget() -> int:
+            # As `recall` does, find the key in the namespaces of all agents.
+            asked = replace(forgetting_of(owner, None, key, None, False), is_below=True)
+            return await AsyncMemories._forget(self._store, asked, owner.user_id)
+
+        return "forgotten" if await _told(forget()) else "nothing is remembered under this key"
 
 
 async def _told(call: Awaitable[Any]) -> Any:

@@ -76,7 +76,7 @@ def test_a_model_reaches_the_memories_of_the_runs_user_only(dsn: str, schema: st
             graph.invoke(calls(("recall", {"query": "a"})), {"configurable": {"thread_id": "v"}})
 
 
-@pytest.mark.parametrize("user", ["ann", "*"])
+@pytest.mark.parametrize("user", ["ann", "*", "ann@example.com"])
 def test_what_recall_shows_is_forgotten_whichever_agent_has_stored_it(dsn: str, schema: str, user: str) -> None:
     with PGState.open(dsn, schema=schema) as state:
         for one in (user, "other"):
@@ -84,6 +84,7 @@ def test_what_recall_shows_is_forgotten_whichever_agent_has_stored_it(dsn: str, 
         graph, config = graph_of(state), {"configurable": {"thread_id": "t", "user_id": user}}
         (shown,) = said(graph.invoke(calls(("recall", {"query": "tea"})), config))
         assert [one["key"] for one in json.loads(shown)] == ["drink"]
+        assert "holds NUL" in said(graph.invoke(calls(("forget", {"key": "\0"})), config))[-1]
         assert said(graph.invoke(calls(("forget", {"key": "drink"})), config))[-1] == "forgotten"
         assert [one.user_id for one in state.memory.recall()] == ["other"]
 
