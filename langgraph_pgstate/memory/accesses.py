@@ -58,8 +58,8 @@ class Accesses:
         rows = sorted(taken.items())
         return [rows[start : start + _MAX_ROWS] for start in range(0, len(rows), _MAX_ROWS)]
 
-    def give_back(self, batches: list[Reads], error: BaseException) -> None:
-        """Put back counts that could not be written. Drop counts of a standby, which never writes."""
+    def give_back(self, batches: list[Reads], error: BaseException | None) -> None:
+        """Put back counts that could not be written, or not yet. Drop counts of a standby, which never writes."""
         _log.debug("reads of memories were not counted: %r", error)
         if getattr(error, "sqlstate", None) != _READ_ONLY:
             for (namespace, key), (count, refreshes) in chain.from_iterable(batches):

@@ -422,9 +422,15 @@ async def list_namespaces(db: Connection, queries: Queries, parameters: Mapping[
     return [tuple(row[0]) for row in await db.fetch(queries.list_namespaces, parameters)]
 
 
-async def count_reads(db: Connection, queries: Queries, parameters: Mapping[str, Any]) -> None:
-    """Add counts of reads to items. A retry after a lost connection can count reads twice."""
+async def count_reads(db: Connection, queries: Queries, parameters: Mapping[str, Any]) -> bool:
+    """Add counts of reads to items. A retry after a lost connection can count reads twice.
+
+    In the caller's transaction, write nothing and return false, because an error would abort this transaction.
+    """
+    if db.is_in_transaction:
+        return False
     await db.execute(queries.touch_memories, parameters)
+    return True
 
 
 async def sweep(db: Connection, queries: Queries) -> int:

@@ -191,7 +191,9 @@ class _Store(BaseStore):
         batches = self._accesses.take()
         while batches:
             try:
-                await self.runner.run(items.count_reads, self.queries, accesses.parameters_of(batches[-1]))
+                if not await self.runner.run(items.count_reads, self.queries, accesses.parameters_of(batches[-1])):
+                    self._accesses.give_back(batches, None)
+                    return
             except BaseException as error:
                 self._accesses.give_back(batches, error)
                 if not isinstance(error, Exception):

@@ -286,6 +286,24 @@ def test_a_read_that_could_not_be_counted_is_counted_later(
     assert count == 1
 
 
+@pytest.mark.parametrize("mode", ["READ ONLY", "ISOLATION LEVEL REPEATABLE READ"])
+def test_counts_of_reads_are_not_written_in_a_callers_transaction(
+    dsn: str, schema: str, connection: psycopg.Connection, mode: str
+) -> None:
+    """They are written by another thread, and an error would abort the transaction."""
+    with psycopg.connect(dsn) as own:
+        store = PGMemoryStore(own, schema=schema)
+        store.put(USER, "k", {"n": 1}, ttl=10)
+        own.execute(f"SET TRANSACTION {mode}".encode())
+        assert store.get(USER, "k")
+        rows(connection, schema, "UPDATE memories SET access_count = 5 RETURNING 1")
+        store.flush()
+        own.execute("SELECT 1")
+        own.commit()
+        store.flush()
+    assert rows(connection, schema, "SELECT access_count FROM memories") == [(6,)]
+
+
 def test_a_graph_leaves_where_a_memory_comes_from(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     class State(TypedDict, total=False):
         n: int
