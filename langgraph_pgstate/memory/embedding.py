@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import Any, Final, Protocol
 
 from langchain_core.embeddings import Embeddings
+from langgraph.store.base.embed import EmbeddingsLambda
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.memory.gathering import Gathering
@@ -31,6 +32,10 @@ class Embedder(Protocol):
         """Return the embedding of each text."""
         ...
 
+    async def embed_query(self, query: str) -> Vector:
+        """Return the embedding of a query, which some models embed in another way than the texts that it finds."""
+        ...
+
 
 class AsyncEmbedder:
     """The embedder of the async store. It combines simultaneous requests of several tasks."""
@@ -42,6 +47,12 @@ class AsyncEmbedder:
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """Return the embedding of each text."""
         return await self._together(texts)
+
+    async def embed_query(self, query: str) -> Vector:
+        """Return the embedding of a query. A function embeds queries and texts alike, so it gets them together."""
+        if isinstance(self._model, EmbeddingsLambda):
+            return (await self.embed([query]))[0]
+        return await self._model.aembed_query(query)
 
     async def _embed(self, calls: Sequence[Sequence[str]]) -> list[list[Vector]]:
         texts, found = [*chain.from_iterable(calls)], []
@@ -65,6 +76,10 @@ class BlockingEmbedder:
             found += self._model.embed_documents([*texts[start : start + _BATCH]])
         _check_count(found, texts)
         return found
+
+    async def embed_query(self, query: str) -> Vector:
+        """Return the embedding of a query."""
+        return self._model.embed_query(query)
 
 
 def _check_count(found: Sequence[Vector], texts: Sequence[str]) -> None:

@@ -403,7 +403,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
     async def _embed_query(self, index: OpenIndex, query: str, mode: Mode) -> Vector | None:
         """Return the embedding of a query; `None` if the model fails and the search can use words alone."""
         try:
-            return (await self._embedders[index.index.name].embed([query]))[0]
+            return await self._embedders[index.index.name].embed_query(query)
         except Exception as error:
             if mode == "vector" or not is_model_error(error) or not items.finds_words(self.runner.keys):
                 raise

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 import psycopg
 import pytest
+from langchain_core.embeddings import Embeddings
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import (
     BaseStore,
@@ -419,6 +420,30 @@ def test_a_new_model_is_used_when_its_index_is_complete(dsn: str, schema: str, i
         asked.clear()
         assert len(store.search(USER, query="word1", mode="vector")) == 6
         assert asked == ["word1"]
+
+
+class Asymmetric(Embeddings):
+    """A model that embeds queries in another way than texts."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return embed(texts)
+
+    def embed_query(self, text: str) -> list[float]:
+        return embed([text.removesuffix("?")])[0]
+
+
+@pytest.mark.bare
+def test_a_query_is_embedded_as_a_query(dsn: str, schema: str, indexed: PGMemoryStore) -> None:
+    options: Any = {"index": {**INDEX, "embed": Asymmetric()}}
+    indexed.put(USER, "k", {"text": "zebra"})
+    with PGMemoryStore.from_conn_string(dsn, schema=schema, **options) as store:
+        assert store.search(USER, query="zebra?")[0].score == pytest.approx(1)
+
+    async def ask() -> Any:
+        async with AsyncPGMemoryStore.from_conn_string(dsn, schema=schema, **options) as store:
+            return (await store.asearch(USER, query="zebra?"))[0].score
+
+    assert asyncio.run(ask()) == pytest.approx(1)
 
 
 @pytest.mark.slow
