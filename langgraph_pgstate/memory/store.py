@@ -560,8 +560,10 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         self._accesses.close()
 
     def _schedule_flush(self) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.call_later, FLUSH_SECONDS, self._begin_flush)
+        if self._loop is None:
+            # The store was made before the event loop ran.
+            self._loop = asyncio.get_running_loop()
+        self._loop.call_soon_threadsafe(self._loop.call_later, FLUSH_SECONDS, self._begin_flush)
 
     def _begin_flush(self) -> None:
         task = asyncio.get_running_loop().create_task(self.flush(), name="pgstate-memory-accesses")

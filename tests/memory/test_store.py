@@ -25,6 +25,7 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
+from psycopg_pool import AsyncConnectionPool
 from support import GUARD_SECONDS
 
 from langgraph_pgstate import PGState
@@ -285,6 +286,27 @@ def test_a_read_that_could_not_be_counted_is_counted_later(
         ((after, count),) = rows(connection, schema, "SELECT expires_at, access_count FROM memories")
     assert after > before
     assert count == 1
+
+
+def test_reads_are_counted_by_a_store_that_was_made_before_its_loop(
+    dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Applications make pools and stores when they are imported, and open the pools later."""
+    monkeypatch.setattr(store_module, "FLUSH_SECONDS", 0.01)
+    pool: Any = AsyncConnectionPool(dsn, open=False, kwargs={"autocommit": True}, min_size=1)
+    store = AsyncPGMemoryStore(pool, schema=schema)
+
+    async def read() -> None:
+        async with pool:
+            await store.aput(USER, "k", {"n": 1}, ttl=10)
+            await store.aget(USER, "k")
+            for _ in range(500):
+                if rows(connection, schema, "SELECT 1 FROM memories WHERE access_count = 1"):
+                    break
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(read(), GUARD_SECONDS))
+    assert rows(connection, schema, "SELECT access_count FROM memories") == [(1,)]
 
 
 @pytest.mark.parametrize("mode", ["READ ONLY", "ISOLATION LEVEL REPEATABLE READ"])
