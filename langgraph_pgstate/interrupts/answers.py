@@ -35,6 +35,8 @@ from langgraph_pgstate.schema.queries import Queries
 
 _SHOWN: Final = 60
 _DEFAULT_AGAIN: Final = timedelta(hours=1)
+# Time until a thread with another run gets its default answer again, so that such threads do not keep others waiting.
+_BUSY_AGAIN: Final = timedelta(minutes=1)
 _UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -210,19 +212,22 @@ async def answer_by_default(
             asked = [one for one in interrupted.open_interrupts if one.run_id == run_id] if interrupted else []
             value = read_field(codec, data, "default_answer", where)
             given = []
+            earliest = now
             for interrupt in asked:
                 if interrupted is None or interrupt.error is not None or interrupt.asked_at + after > now:
                     continue
                 request = request_answer(codec, value, None, interrupt.interrupt_id, is_default=True)
                 if await _other_run(db, queries, interrupted.place, interrupt) is not None:
                     # If the other run does not answer the interrupt, a later call does.
+                    earliest = now + _BUSY_AGAIN
                     continue
                 if await _put_answer(db, queries, codec, interrupted.place, interrupt, request):
                     place = (*interrupted.place, interrupt.interrupt_id)
                     given.append(Answer(*place, value, None, now, True, request.answer_id))
             # After an answer, set no later time for this run. A new run resumes, and raises the unanswered interrupts
             # again.
-            later = None if given else min((one.asked_at + after for one in asked if one.error is None), default=None)
+            times = (max(earliest, one.asked_at + after) for one in asked if one.error is None)
+            later = None if given else min(times, default=None)
             await db.execute(queries.set_answer_at, {**key, "answer_at": later})
     except PGStateError:
         rows = await db.fetch(queries.get_default_answer, key)

@@ -185,6 +185,8 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
     """Answer interrupts, each once, and resume the run."""
     thread = await call.thread("read")
     answers = {one.interrupt_id: one.response for one in given.responses}
+    # Read the queue before the interrupts. A run that ends in between has changed the interrupts.
+    queued = (await call.state.runs.queued(thread_id=thread.thread_id, limit=1000)).items
     run_id = ""
     while True:
         asked = {one.interrupt_id: one.run_id for one in await call.state.interrupts.list(thread.thread_id)}
@@ -196,7 +198,13 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
         run = await call.state.runs.get(thread.thread_id, run_id)
         if run is None or run.ended_at is None:
             break
-    await _check_others(call, thread.thread_id, asked, answers, run_id)
+    # Another run may answer the same interrupts. The next interrupts of the same tasks would get these answers.
+    others = (_answer_run_id(thread.thread_id, "", asked, [id]) for id in asked.keys() - answers.keys())
+    stored = await call.state.interrupts.answers(thread.thread_id)
+    known = {run_id, *others, *(asked[id] for id in answers), *(one.run_id for one in stored)}
+    for other in queued:
+        if other.run_id not in known and (other.is_ready or other.run_after is None):
+            raise ThreadBusyError(thread.thread_id, other.run_id, other.claimed_at or other.enqueued_at)
     resume = {"resume": answers, "update": given.update, "goto": given.model_dump(include={"goto"})["goto"]}
     return await _run(call, given, graph_of(call, thread), {"command": resume}, run_id)
 
@@ -204,21 +212,6 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
 def _answer_run_id(thread_id: str, earlier: str, asked: Mapping[str, str | None], ids: Iterable[str]) -> str:
     """Return the id of a run that answers some interrupts. `asked` has the run that asks, by interrupt."""
     return str(uuid5(_ANSWER_RUNS, "\n".join([thread_id, earlier, *(f"{id} {asked[id]}" for id in sorted(ids))])))
-
-
-async def _check_others(
-    call: Call, thread_id: str, asked: Mapping[str, str | None], answers: Mapping[str, Any], run_id: str
-) -> None:
-    """Refuse answers while another run of the thread may answer the same interrupts.
-
-    Otherwise, the next interrupts of the same tasks would get the answers.
-    """
-    others = asked.keys() - answers.keys()
-    known = {run_id, *(asked[id] for id in answers), *(_answer_run_id(thread_id, "", asked, [id]) for id in others)}
-    known |= {one.run_id for one in await call.state.interrupts.answers(thread_id)}
-    for run in (await call.state.runs.queued(thread_id=thread_id, limit=1000)).items:
-        if run.run_id not in known and (run.is_ready or run.run_after is None):
-            raise ThreadBusyError(thread_id, run.run_id, run.claimed_at or run.enqueued_at)
 
 
 async def _inject(call: Call, given: InputInject) -> _Answer:
