@@ -29,7 +29,7 @@ from langgraph_pgstate.runs.enqueue import enqueue
 from langgraph_pgstate.runs.inputs import read_field
 from langgraph_pgstate.runs.options import EnqueueOptions
 from langgraph_pgstate.runs.outcomes import resumption
-from langgraph_pgstate.runs.requests import read_options, request_run
+from langgraph_pgstate.runs.requests import RunRequest, read_options, request_run
 from langgraph_pgstate.runs.types import EnqueuedRun
 from langgraph_pgstate.schema.queries import Queries
 
@@ -178,6 +178,40 @@ async def resume(
         return (await enqueue(db, queries, [replace(request, strategy="reject")], notifies=True))[0]
 
 
+async def enqueue_answers(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    thread_id: str,
+    asked: Mapping[str, str | None],
+    request: RunRequest,
+    known: Sequence[str] = (),
+) -> EnqueuedRun:
+    """Enqueue a run whose command answers interrupts. One transaction; safe to repeat.
+
+    Args:
+        asked: The interrupts, each with the run that has raised it.
+        request: The run.
+        known: Runs that answer other interrupts.
+
+    Raises:
+        NotFoundError: If an interrupt is answered, or another run has raised it since.
+        ThreadBusyError: If a run that was enqueued after an interrupt is in the queue, because it may answer first.
+    """
+    async with db.transaction():
+        await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
+        interrupted = await read_interrupted(db, queries, codec, thread_id)
+        pending = {} if interrupted is None else {one.interrupt_id: one for one in interrupted.open_interrupts}
+        for id, run_id in asked.items():
+            interrupt = pending.get(id)
+            if interrupted is None or interrupt is None or interrupt.run_id != run_id:
+                raise NotFoundError(f"thread {thread_id!r} has no pending interrupt {id}")
+            other = await _other_run(db, queries, interrupted.place, interrupt, request.run_id, *known)
+            if other is not None:
+                raise ThreadBusyError(thread_id, *other)
+        return (await enqueue(db, queries, [request], notifies=True))[0]
+
+
 async def find_due_defaults(
     db: Connection, queries: Queries, graphs: Sequence[str], limit: int = 100
 ) -> list[tuple[str, str]]:
@@ -288,13 +322,17 @@ async def _put_answer(
     return True
 
 
-async def _other_run(db: Connection, queries: Queries, place: Place, interrupt: PendingInterrupt) -> Row | None:
+async def _other_run(
+    db: Connection, queries: Queries, place: Place, interrupt: PendingInterrupt, *known: str
+) -> Row | None:
     """Return a run that was enqueued on the thread after an interrupt, and its time; `None` if there is none.
 
     That run may answer the interrupt, or raise another interrupt, which would get an answer to the earlier interrupt.
-    Runs of other answers do not count. Call this in a transaction that has locked the thread's row.
+    `known` runs and the runs of other answers do not count. Call this in a transaction that has locked the thread's
+    row.
     """
-    key = {"thread_id": place[0], "checkpoint_id": place[1], "run_id": interrupt.run_id}
+    run_ids = [*known] if interrupt.run_id is None else [interrupt.run_id, *known]
+    key = {"thread_id": place[0], "checkpoint_id": place[1], "run_ids": run_ids}
     rows = await db.fetch(queries.find_other_run, key)
     return rows[0] if rows else None
 

@@ -53,10 +53,10 @@ ON CONFLICT (thread_id, event_id) DO NOTHING
 RETURNING thread_id, event_id;
 
 -- name: find_other_run
--- Return a run in the queue of a thread, other than a given run and the runs of answers at a checkpoint, and the time of
+-- Return a run in the queue of a thread, other than given runs and the runs of answers at a checkpoint, and the time of
 -- its claim or enqueueing. Runs that were enqueued for later are left out.
 SELECT q.run_id, coalesce(q.claimed_at, q.enqueued_at) FROM /*schema*/queue q
-WHERE q.thread_id = :thread_id::text AND q.number IS NOT NULL AND q.run_id IS DISTINCT FROM :run_id::text
+WHERE q.thread_id = :thread_id::text AND q.number IS NOT NULL AND q.run_id <> ALL(:run_ids::text[])
     AND NOT EXISTS (
         SELECT 1 FROM /*schema*/answers a WHERE a.thread_id = :thread_id AND a.checkpoint_ns = ''
             AND a.checkpoint_id = :checkpoint_id::text AND a.answer_id = q.run_id

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, cast
 from uuid import UUID, uuid5
 
 from langgraph.types import StateSnapshot
 from pydantic import AliasChoices, ConfigDict, Field, ValidationError, model_validator
 from starlette.exceptions import HTTPException
 
-from langgraph_pgstate.errors import PGStateError, ThreadBusyError, UnavailableError
+from langgraph_pgstate.errors import NotFoundError, PGStateError, UnavailableError
 from langgraph_pgstate.heavy import compute
+from langgraph_pgstate.interrupts.answers import enqueue_answers
 from langgraph_pgstate.record.types import Run
+from langgraph_pgstate.runs.requests import RunRequest
+from langgraph_pgstate.runs.types import EnqueuedRun
 from langgraph_pgstate.server import runs
 from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.bodies import Body, Goto, Json, Limit, RunCreate, Strategy
@@ -21,6 +24,7 @@ from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of, graph_of
 from langgraph_pgstate.server.translation import microseconds
+from langgraph_pgstate.state import core_of
 from langgraph_pgstate.threads.types import Thread
 
 
@@ -185,8 +189,6 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
     """Answer interrupts, each once, and resume the run."""
     thread = await call.thread("read")
     answers = {one.interrupt_id: one.response for one in given.responses}
-    # Read the queue before the interrupts. A run that ends in between has changed the interrupts.
-    queued = (await call.state.runs.queued(thread_id=thread.thread_id, limit=1000)).items
     run_id = ""
     while True:
         asked = {one.interrupt_id: one.run_id for one in await call.state.interrupts.list(thread.thread_id)}
@@ -198,15 +200,20 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
         run = await call.state.runs.get(thread.thread_id, run_id)
         if run is None or run.ended_at is None:
             break
-    # Another run may answer the same interrupts. The next interrupts of the same tasks would get these answers.
-    others = (_answer_run_id(thread.thread_id, "", asked, [id]) for id in asked.keys() - answers.keys())
-    stored = await call.state.interrupts.answers(thread.thread_id)
-    known = {run_id, *others, *(asked[id] for id in answers), *(one.run_id for one in stored)}
-    for other in queued:
-        if other.run_id not in known and (other.is_ready or other.run_after is None):
-            raise ThreadBusyError(thread.thread_id, other.run_id, other.claimed_at or other.enqueued_at)
+    chosen = {id: asked[id] for id in answers}
+    others = [_answer_run_id(thread.thread_id, "", asked, [id]) for id in asked.keys() - answers.keys()]
+    core = core_of(call.state)
+    database: Any = core.database
+
+    async def put(request: RunRequest) -> EnqueuedRun:
+        key = call.state.runs.encoder.codec, thread.thread_id, chosen, request, others
+        try:
+            return cast("EnqueuedRun", await database.run(enqueue_answers, core.queries, *key))
+        except NotFoundError as error:
+            raise CommandError("no_such_interrupt", str(error)) from None
+
     resume = {"resume": answers, "update": given.update, "goto": given.model_dump(include={"goto"})["goto"]}
-    return await _run(call, given, graph_of(call, thread), {"command": resume}, run_id)
+    return await _run(call, given, graph_of(call, thread), {"command": resume}, run_id, put)
 
 
 def _answer_run_id(thread_id: str, earlier: str, asked: Mapping[str, str | None], ids: Iterable[str]) -> str:
@@ -238,6 +245,7 @@ async def _run(
     assistant_id: str,
     body: Mapping[str, Any],
     run_id: str | None = None,
+    put: runs.Put | None = None,
     **options: Any,
 ) -> _Answer:
     made = RunCreate.of(
@@ -251,7 +259,7 @@ async def _run(
             **options,
         }
     )
-    handle = await runs.enqueue(call, made, call.path("thread_id"), run_id)
+    handle = await runs.enqueue(call, made, call.path("thread_id"), run_id, put)
     if not handle.is_new:
         raise CommandError("no_such_interrupt", "the interrupt is answered already")
     run = await runs.found_run(call, handle.thread_id, handle.run_id)

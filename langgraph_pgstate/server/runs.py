@@ -17,6 +17,8 @@ from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailed
 from langgraph_pgstate.heavy import compute
 from langgraph_pgstate.record.types import Run
 from langgraph_pgstate.runs.handles import AsyncRunHandle
+from langgraph_pgstate.runs.requests import RunRequest
+from langgraph_pgstate.runs.types import EnqueuedRun
 from langgraph_pgstate.runs.webhook_rows import describe_run, webhook_of
 from langgraph_pgstate.runs.webhooks import may_connect, refusal_of
 from langgraph_pgstate.scopes import Scope
@@ -252,9 +254,15 @@ def _clients(call: Call, config: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-async def enqueue(call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None) -> AsyncRunHandle:
-    """Enqueue a run for the caller. With a `run_id`, a repeated call enqueues no second run."""
-    return (await _enqueue(call, [await _plan(call, body, thread_id, run_id)]))[0]
+Put = Callable[[RunRequest], Awaitable[EnqueuedRun]]
+"""A function that enqueues one run."""
+
+
+async def enqueue(
+    call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None, put: Put | None = None
+) -> AsyncRunHandle:
+    """Enqueue a run for the caller, by `put` if given. With a `run_id`, a repeated call enqueues no second run."""
+    return (await _enqueue(call, [await _plan(call, body, thread_id, run_id)], put))[0]
 
 
 class _Plan(NamedTuple):
@@ -273,7 +281,7 @@ class _Plan(NamedTuple):
     is_stateless: bool
 
 
-async def _enqueue(call: Call, plans: Sequence[_Plan]) -> list[AsyncRunHandle]:
+async def _enqueue(call: Call, plans: Sequence[_Plan], put: Put | None = None) -> list[AsyncRunHandle]:
     """Enqueue runs: all or none. Missing threads are created after the runs are validated."""
     runs, given = call.state.runs, [plan.options for plan in plans]
     requests = await compute(given, runs.encoder.many, given)
@@ -285,7 +293,10 @@ async def _enqueue(call: Call, plans: Sequence[_Plan]) -> list[AsyncRunHandle]:
             thread = await plan.make()
             if plan.is_stateless:
                 made.append(thread.thread_id)
-        return await runs.enqueue_batch(requests)
+        if put is None:
+            return await runs.enqueue_batch(requests)
+        found = [await put(request) for request in requests]
+        return [AsyncRunHandle(runs, one.thread_id, one.run_id, one.is_new) for one in found]
 
 
 @asynccontextmanager

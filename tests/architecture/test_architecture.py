@@ -770,6 +770,12 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
         request_answer(bench.codec, "yes", None, None),
     ),
     "interrupts.answers.resume": lambda bench: (bench.codec, *bench.answered(), "graph", {}, "default"),
+    "interrupts.answers.enqueue_answers": lambda bench: (
+        bench.codec,
+        bench.asked(),
+        {"0" * 32: None},
+        request_run(bench.codec, "graph", command=Command(resume="yes"), thread_id="t"),
+    ),
     "interrupts.answers.find_due_defaults": lambda bench: (["graph"],),
     "interrupts.answers.answer_by_default": lambda bench: (bench.codec, bench.asked(), "run"),
     "checkpoints.getting.get_good_ancestor": lambda bench: (
