@@ -36,11 +36,13 @@ def test_the_outcome_is_the_state_at_the_last_checkpoint_of_the_run(queue: Queue
     assert outcome(queue, "r") == (status, values)
 
 
-def test_a_run_without_a_checkpoint_leaves_no_state(queue: Queue) -> None:
-    queue.put("t", "other")
-    queue.add("t", run_id="r")
-    queue.finish(queue.claim_one())
-    assert outcome(queue, "r") == ("success", {})
+def test_a_run_without_a_checkpoint_leaves_the_state_that_it_found(queue: Queue) -> None:
+    for before, state in (("nothing", {}), ("other", {"value": 2})):
+        if before == "other":
+            queue.put("t", before)
+        queue.add("t", run_id=f"after {before}")
+        queue.finish(queue.claim_one())
+        assert outcome(queue, f"after {before}") == ("success", state)
 
 
 def test_other_ends_are_raised(queue: Queue) -> None:
