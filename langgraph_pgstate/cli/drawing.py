@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     console = Console(highlight=False)
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
 else:
+    # All control characters but tab and line feed.
+    _CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
 
     class _Lazy:
         """A class or function that is imported when it is called."""
@@ -48,7 +50,18 @@ else:
         def __getattr__(self, name: str) -> Any:
             return getattr(self.made, name)
 
-    Console = _Lazy("rich.console", "Console")
+    def Console(**options: Any) -> Any:
+        """Return a console that prints texts unchanged, but without control characters, which a terminal would obey."""
+        from rich.console import Console
+
+        class Plain(Console):
+            def render(self, renderable: Any, options: Any = None) -> Any:
+                for part in super().render(renderable, options):
+                    yield part if part.control else part._replace(text=part.text.translate(_CONTROLS))
+
+        # With emoji, rich would print an emoji instead of `:key:` in an id.
+        return Plain(emoji=False, **options)
+
     escape = _Lazy("rich.markup", "escape")
     Measurement = _Lazy("rich.measure", "Measurement")
     ProgressBar = _Lazy("rich.progress", "Progress")

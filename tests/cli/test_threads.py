@@ -117,6 +117,19 @@ def test_a_conversation_is_printed(run: Run, record: Record) -> None:
     assert "there is no thread 'nobody'" in run("conversation", "nobody", code=1)
 
 
+def test_a_terminal_gets_ids_unchanged_and_obeys_no_text(run: Run, record: Record) -> None:
+    hostile = "\x1b]0;a title\x07\x1b[2Jerased\x9b2K\ttab"
+    record.thread("acme:key:17", 1, user_id="u:cat:1", title=hostile)
+    record.message("m3", "c2", 2, hostile)
+    listed, said = run("threads"), run("conversation", "t")
+    assert "acme:key:17" in listed
+    assert "u:cat:1" in listed
+    assert "'acme:key:18'" in run("show", "acme:key:18", code=1)
+    for shown in (listed, said):
+        assert "erased" in shown
+        assert not {"\x1b", "\x07", "\x9b"} & {*shown}
+
+
 def test_messages_are_searched(run: Run, record: Record) -> None:
     assert "«station»" in run("search", "station", "--user", "eve")
     assert run("search", "station", "--user", "bob") == "no messages\n"
