@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 # Maximum number of bytes of a text with a column of its own, like a run id in metadata.
 _TEXT_BYTES: Final = 512
+# Persian and Indic words, and many emoji, need a joiner or a non-joiner between characters.
+_JOINERS: Final = {0x200C: None, 0x200D: None}
 
 
 def text_of(name: str, value: str | None) -> str | None:
@@ -188,6 +190,12 @@ def identifier(name: str, value: str) -> str:
     if "\0" in value or not (value.isascii() or encodes_as_utf8(value)):
         raise ConfigurationError(f"{name} {value!r} holds NUL or a lone surrogate, which PostgreSQL cannot store")
     return value
+
+
+def is_line(text: str) -> bool:
+    """Return whether a text is one line of printable characters. Joiners of letters and emoji count as printable."""
+    shown = text.translate(_JOINERS)
+    return shown.isprintable() and bool(shown.strip())
 
 
 def check_key_size(names: str, *parts: str | None) -> None:

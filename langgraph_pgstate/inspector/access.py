@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
+from langgraph_pgstate.arguments import is_line
 from langgraph_pgstate.inspector.page import Done, Page, PageCall, own_path
 from langgraph_pgstate.server.auth import User, is_local, is_loopback
 from langgraph_pgstate.server.errors import refuse
@@ -74,7 +75,7 @@ async def access_of(service: Service, request: Request, form: Mapping[str, str])
 def name_of(text: str) -> str | None:
     """Return a text as the name of a person; `None` if it cannot be a name."""
     name = " ".join(text.split())
-    return name if name and name.isprintable() and len(name) <= _LONGEST_NAME else None
+    return name if is_line(name) and len(name) <= _LONGEST_NAME else None
 
 
 def is_from_here(request: Request) -> bool:

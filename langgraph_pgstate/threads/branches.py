@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import orjson
 
-from langgraph_pgstate.arguments import Address, address_of, check_key_size, identifier, thread_id_of
+from langgraph_pgstate.arguments import Address, address_of, check_key_size, identifier, is_line, thread_id_of
 from langgraph_pgstate.checkpoints.differences import read_state
 from langgraph_pgstate.checkpoints.event_chains import insert_events
 from langgraph_pgstate.checkpoints.getting import MAX_ID, get_tuple
@@ -112,7 +112,7 @@ async def get_lineage(db: Connection, queries: Queries, address: Address) -> tup
 def request_label(config: Mapping[str, Any], text: str) -> tuple[Address, str]:
     """Validate a label, and return its checkpoint and text."""
     label = identifier("label", text).strip()
-    if not label or len(label) > _LONGEST_LABEL or not label.isprintable():
+    if len(label) > _LONGEST_LABEL or not is_line(label):
         raise ConfigurationError(
             f"a label must have 1 to {_LONGEST_LABEL} printable characters on one line, not {text!r}"
         )

@@ -10,7 +10,7 @@ import logging
 from datetime import datetime
 from typing import Final
 
-from langgraph_pgstate.arguments import identifier, thread_id_of
+from langgraph_pgstate.arguments import identifier, is_line, thread_id_of
 from langgraph_pgstate.db.protocol import Connection, Read
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadArchivedError, ThreadHeldError
 from langgraph_pgstate.paging import Page, decode_cursor, read_page
@@ -27,7 +27,7 @@ _log = logging.getLogger("langgraph_pgstate")
 def reason_of(reason: str) -> str:
     """Return a validated reason."""
     text = identifier("reason", reason).strip()
-    if not text or len(text) > _LONGEST_REASON or not text.isprintable():
+    if len(text) > _LONGEST_REASON or not is_line(text):
         raise ConfigurationError(
             f"a reason must have 1 to {_LONGEST_REASON} printable characters on one line, not {reason!r}"
         )

@@ -177,7 +177,10 @@ async def test_permissions_decide_and_nobody_has_them_by_default(dsn: str, schem
 
 def test_names() -> None:
     assert name_of("  Eve   Adams ") == "Eve Adams"
-    assert [name_of(text) for text in ("", "   ", "a\x07b", "x" * 81)] == [None] * 4
+    assert [name_of(text) for text in ("", "   ", "a\x07b", "x" * 81, "\u202eevE", "\u200d")] == [None] * 6
+    # A Sinhala and a Persian name, which are written with a joiner and a non-joiner.
+    for name in ("ශ්\u200dරී", "گل\u200cنار"):
+        assert name_of(name) == name
 
 
 async def test_pages_that_only_show_offer_no_answer_and_no_decision(dsn: str, schema: str, record: Record) -> None:

@@ -188,6 +188,10 @@ async def test_labels(state: Any) -> None:
     assert await answer_of(state.threads.label(config_of("t"), "now")) == configs[2]
     found = await answer_of(state.threads.labels("t"))
     assert [(item.label, item.config) for item in found] == [("now", configs[2]), ("before refund", configs[1])]
+    family = "a family \U0001f468\u200d\U0001f469\u200d\U0001f467"
+    await answer_of(state.threads.label(configs[1], family))
+    assert (await answer_of(state.threads.labels("t")))[0].label == "now"
+    assert (await answer_of(state.threads.labels("t")))[1].label == family
     await answer_of(state.threads.label(configs[1], "another"))
     assert [item.label for item in await answer_of(state.threads.labels("t"))] == ["now", "another"]
     assert (await answer_of(state.threads.branches("t")))[0].label == "now"
