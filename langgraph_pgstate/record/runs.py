@@ -44,8 +44,8 @@ def list_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> Rea
     is_ranked = by != ORDERS[0]
     if model is not None and not is_ranked:
         raise ConfigurationError(f"by must be one of {', '.join(ORDERS[1:])} if model is given, not {by!r}")
-    kind, first = f"{_KIND} by {by}" if is_ranked else _KIND, (_HIGHEST if is_ranked else LAST, "", "")
-    value, cursor_thread, cursor_run = decode_cursor(kind, filters.get("cursor"), first)
+    kind, first = f"{_KIND} by {by}" if is_ranked else _KIND, ((_HIGHEST,) if is_ranked else ()) + (LAST, "", "")
+    *value, at, cursor_thread, cursor_run = decode_cursor(kind, filters.get("cursor"), first)
     size, offset = page_size(filters.get("limit", 20)), offset_of(filters.get("offset", 0))
     parameters = {
         "thread_id": None if thread_id is None else thread_id_of(thread_id),
@@ -62,20 +62,20 @@ def list_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> Rea
     }
     if is_ranked:
         most = size + 1 + offset if model is None else _RANKED_WITH_MODEL
-        parameters |= {"by": by, "model": model, "cursor_value": value}
+        parameters |= {"by": by, "model": model, "cursor_value": value[0], "measured_at": at}
         parameters |= {"newest": RANKED, "most": most, "page_size": size + 1}
         return Read("rank_runs", parameters, lambda rows: _ranked(rows, size, kind))
-    parameters["cursor_started_at"] = value
+    parameters["cursor_started_at"] = at
     return read_page("list_runs", parameters, size, Run, kind, lambda run: (run.started_at, run.thread_id, run.run_id))
 
 
 def _ranked(rows: Rows, size: int, kind: str) -> Page[Run]:
-    values = {(row[0], row[1]): row[-1] for row in rows}
+    values = {(row[0], row[1]): row[-2:] for row in rows}
 
-    def position(item: Run) -> tuple[Any, str, str]:
-        return values[item.thread_id, item.run_id], item.thread_id, item.run_id
+    def position(item: Run) -> tuple[Any, ...]:
+        return *values[item.thread_id, item.run_id], item.thread_id, item.run_id
 
-    return page_of(rows, size, lambda row: Run(*row[:-1]), kind, position)
+    return page_of(rows, size, lambda row: Run(*row[:-2]), kind, position)
 
 
 def sum_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> Read[RunSums]:

@@ -38,7 +38,8 @@ LIMIT :page_size OFFSET :offset;
 
 -- name: rank_runs
 -- Return a page of the newest runs that pass filters, the greatest first by cost, duration or tokens, below a cursor.
--- Only the first runs in this order are filtered by model.
+-- Only the first runs in this order are filtered by model. All pages count durations until the time of the first page,
+-- which the last column returns. Otherwise runs in progress would pass the cursor between two pages, and be on neither.
 -- opens: runs.input
 -- opens: runs.output
 -- opens: runs.error_message
@@ -51,7 +52,7 @@ WITH newest AS MATERIALIZED (
             WHEN 'cost' THEN r.cost::double precision
             WHEN 'tokens' THEN (r.input_tokens + r.output_tokens)::double precision
             WHEN 'duration' THEN CASE WHEN r.status = 'pending' THEN 0 ELSE extract(
-                epoch FROM coalesce(r.ended_at, least(now(), r.alive_until)) - r.started_at
+                epoch FROM least(coalesce(r.ended_at, r.alive_until), now(), :measured_at::timestamptz) - r.started_at
             )::double precision END
         END AS value
     FROM /*schema*/runs r
@@ -85,7 +86,7 @@ SELECT r.thread_id, r.run_id, r.attempt, r.status,
     ),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output,
-    r.enqueued_at, r.multitask_strategy, r.metadata, r.release, k.value
+    r.enqueued_at, r.multitask_strategy, r.metadata, r.release, k.value, least(now(), :measured_at::timestamptz)
 FROM ranked k JOIN /*schema*/runs r ON r.thread_id = k.thread_id AND r.run_id = k.run_id
 WHERE :model::text IS NULL OR (
     SELECT true FROM /*schema*/spans s

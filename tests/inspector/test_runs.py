@@ -96,6 +96,23 @@ async def test_runs_are_sorted_by_cost_duration_and_tokens(
         assert seen == order, by
 
 
+async def test_runs_that_go_on_are_on_one_of_the_pages_by_duration(
+    place: Place, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, visitor = place
+    monkeypatch.setattr(runs, "_PAGE", 1)
+    for number in range(3):
+        record.run(f"r{number}", 0, None, status="running")
+    seen, cursor = [], ""
+    while cursor is not None:
+        found = await visitor.data("/runs", by="duration", cursor=cursor)
+        seen += [one["run_id"] for one in found["runs"]]
+        # One ends between two pages: it does not move before the cursor.
+        record.connection.execute(f"UPDATE {record.schema}.runs SET ended_at = now() WHERE run_id = 'r1'")
+        cursor = found["next"]
+    assert seen == ["r0", "r1", "r2"]
+
+
 async def test_a_filtered_list_says_which_threads_and_models_cost_most(place: Place, record: Record) -> None:
     _, visitor = place
     calls = {"kind": "llm", "input_tokens": 100, "output_tokens": 20}
