@@ -111,8 +111,11 @@ async def run(call: PageCall) -> Page | Response:
         thread = await call.state.threads.get(thread_id, scope=scope)
         if thread is not None and thread.archived_at is not None:
             raise ThreadArchivedError(thread_id, "", thread.archived_at)
-        if thread is None or thread.forked_from_thread_id is None or call.number("forks", 0) >= _FORKS:
+        if thread is None or call.number("forks", 0) >= _FORKS:
             raise missing("run", call.path("run_id"))
+        if thread.forked_from_thread_id is None:
+            why = "it was not recorded or was deleted, or the thread is a copy, and the run is one of the original thread"
+            raise refuse(404, f"there is no run {call.path('run_id')!r} of thread {thread_id!r}: {why}")
         query = {**call.request.query_params, "forks": call.number("forks", 0) + 1}
         return RedirectResponse(call.link("runs", thread.forked_from_thread_id, call.path("run_id"), **query), 307)
     key = (found.thread_id, found.run_id)

@@ -383,3 +383,7 @@ async def test_a_run_before_a_fork_is_shown_on_its_thread(place: Place, record: 
     for path in ("/ui/runs/again/none", "/ui/runs/ring/r"):
         response = await visitor.client.get(path, follow_redirects=True)
         assert response.status_code == 404
+    # Checkpoints of a copy name runs, too. Nothing says which thread was copied.
+    record.thread("copy")
+    response = await visitor.client.get("/ui/runs/copy/r")
+    assert (response.status_code, "the thread is a copy" in response.text) == (404, True)
