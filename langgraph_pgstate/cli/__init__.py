@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from importlib.util import find_spec
+from io import TextIOWrapper
 from types import FrameType
 
 _VALUE_OPTIONS = ("--dsn", "--schema")
@@ -14,6 +15,18 @@ _FLAGS = ("--json",)
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        # Print escapes of characters that the terminal's encoding lacks.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        _run()
+    except KeyboardInterrupt:
+        # Commands handle Ctrl-C themselves. This one came before, while modules were imported.
+        raise SystemExit(128 + signal.SIGINT) from None
+
+
+def _run() -> None:
     try:
         import typer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from errno import EPIPE
 from itertools import groupby
 from operator import attrgetter
 from typing import Annotated, Any, Final
@@ -53,6 +54,12 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except PGStateError as error:
+            fail(str(error))
+            raise typer.Exit(1) from None
+        except OSError as error:
+            # Typer handles a pipe that its reader has closed.
+            if error.errno == EPIPE:
+                raise
             fail(str(error))
             raise typer.Exit(1) from None
         except KeyboardInterrupt:

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -184,9 +185,10 @@ def print_command(program: str, name: str, *arguments: str, **options: str | Non
 
 
 def print_json(*documents: Any) -> None:
-    """Print documents as JSON, one per line."""
+    """Print documents as JSON, one per line. In another encoding than UTF-8, print escapes of JSON."""
+    is_ascii = str(getattr(sys.stdout, "encoding", "")).lower().replace("-", "") != "utf8"
     for document in documents:
-        typer.echo(json.dumps(as_json(document), ensure_ascii=False, allow_nan=False))
+        typer.echo(json.dumps(as_json(document), ensure_ascii=is_ascii, allow_nan=False))
 
 
 def print_json_page(items: Iterable[Any], following: str | None = None) -> None:

@@ -197,7 +197,7 @@ def join(
             errors.print(f"run {found.run_id} waits: {escape(reason)}")
         try:
             for event in state.runs.join(found, last_event_id=after):
-                print(json.dumps(as_json(event), ensure_ascii=False, default=str), flush=True)
+                print_json(event)
                 last = event.id or last
         except KeyboardInterrupt:
             _leave_waiting(target, found.thread_id, found.run_id, last)

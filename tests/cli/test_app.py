@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.cli import Run, words
 
-from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.cli import options
+from langgraph_pgstate import PGStateSaver, cli
+from langgraph_pgstate.cli import options, output
 from langgraph_pgstate.record import runs, statistics
 from langgraph_pgstate.threads import prune, search
 from langgraph_pgstate.tools.interrupts import DECISIONS
@@ -80,3 +83,34 @@ def test_it_runs_as_a_module() -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0
     assert result.stdout.startswith("pgstate ")
+
+
+def test_ctrl_c_during_the_imports_leaves_no_stack_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_run", interrupted)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 130
+
+
+def test_a_file_that_cannot_be_written_is_one_line(run: Run, saver: PGStateSaver, tmp_path: Path) -> None:
+    run("setup", "--audit")
+    shown = words(run("audit", "export", "--to", str(tmp_path / "missing" / "file"), code=1))
+    assert shown.startswith("error: [Errno 2] No such file or directory")
+
+
+def test_a_terminal_without_utf_8_gets_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(written, "latin-1"))
+        patch.setattr(sys, "stderr", io.StringIO())
+        patch.setattr(cli, "_run", lambda: (print("é → 例"), output.print_json({"town": "例"})))
+        cli.main()
+        sys.stdout.flush()
+    text, document = written.getvalue().decode("latin-1").splitlines()
+    assert text == "é \\u2192 \\u4f8b"
+    assert json.loads(document) == {"town": "例"}
