@@ -151,7 +151,7 @@ FROM (
                     AND (:until::timestamptz IS NULL OR n.started_at < :until)
                     AND (:user_id::text IS NULL OR r.user_id = :user_id)
                     AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
-                    AND (:agent::text IS NULL OR coalesce(n.agent, r.agent) = :agent)
+                    AND (:agent::text IS NULL OR r.agent = :agent)
                     AND (:model::text IS NULL OR n.model = :model)
             GROUP BY 1, n.provider, n.model
         ) AS s
@@ -193,7 +193,7 @@ FROM (
                     AND (:until::timestamptz IS NULL OR n.started_at < :until)
                     AND (:user_id::text IS NULL OR r.user_id = :user_id)
                     AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
-                    AND (:agent::text IS NULL OR coalesce(n.agent, r.agent) = :agent)
+                    AND (:agent::text IS NULL OR r.agent = :agent)
                     AND (:model::text IS NULL OR n.model = :model)
             GROUP BY 1, n.provider, n.model
         ) AS s

@@ -20,7 +20,8 @@ async def test_costs_are_shown_by_day_agent_model_and_user(place: Place, record:
     _, visitor = place
     record.thread("t")
     now = datetime.now(UTC)
-    record.add("runs", thread_id="t", run_id="r", status="success", started_at=now, user_id=HOSTILE, cost=Decimal(3))
+    of_run = {"user_id": HOSTILE, "agent": HOSTILE, "cost": Decimal(3)}
+    record.add("runs", thread_id="t", run_id="r", status="success", started_at=now, **of_run)
     for number, (agent, model, cost) in enumerate([(HOSTILE, "big", 2), ("desk", HOSTILE, 1), ("desk", "free", None)]):
         record.add(
             "spans",
@@ -32,8 +33,8 @@ async def test_costs_are_shown_by_day_agent_model_and_user(place: Place, record:
     assert len(sent) <= 5, sent
     assert "<script>alert" not in page
     assert "1 call of models without a price is" in page
-    data = await visitor.data("/costs", agent="desk")
-    assert (data["costs"]["total"]["calls"], data["costs"]["total"]["cost"]) == (2, 1.0)
+    data = await visitor.data("/costs", agent=HOSTILE)
+    assert (data["costs"]["total"]["calls"], data["costs"]["total"]["cost"]) == (3, 3.0)
     assert "Users" not in await visitor.page("/costs", model="big")
     assert "No model was called" in await visitor.page("/costs", user="nobody")
     assert (await visitor.client.get("/ui/costs", params={"since": "x"})).status_code == 422

@@ -144,7 +144,11 @@ async def test_costs_have_a_part_for_days_agents_models_and_users(parts: Parts, 
     assert [one.model for one in (await ask(parts.runs.costs(since=None, limit=1))).by_model] == ["big"]
     one = await ask(parts.runs.costs(since=None, user_id="adam", model="big"))
     assert (one.total.cost, len(one.by_day), one.by_user) == (1, 1, ())
-    assert (await ask(parts.runs.costs(since=None, agent="travel"))).total.cost == Decimal("2.5")
+    # The cost of an agent's runs has the calls of the agents that it calls, in the list and as a filter.
+    record.connection.execute(f"UPDATE {record.schema}.spans SET agent = 'helper' WHERE span_id = 's1'")
+    for owner in ({}, {"scope": {"owner": "a"}}):
+        of_agent = await ask(parts.runs.costs(since=None, agent="travel", **owner))
+        assert of_agent.total.cost == of_agent.by_agent[0].cost == Decimal("2.5")
     half = await ask(parts.runs.costs(since=at(day), until=at(day + 1)))
     assert [(one.day, one.calls, one.cost) for one in half.by_day] == [(date(2026, 3, 2), 1, Decimal("0.5"))]
     assert (await ask(parts.runs.costs(since=None, scope={"owner": "a"}))).total.calls == 4
