@@ -108,7 +108,7 @@ def options(
         bool, typer.Option("--json", help="Print JSON: a list as one document per line, all else as one document.")
     ] = False,
 ) -> None:
-    """LangGraph checkpoints and their record on PostgreSQL. The options below may also follow a command."""
+    """LangGraph checkpoints and their record on PostgreSQL. --dsn, --schema and --json may also follow a command."""
     ctx.obj = Target(dsn, schema, is_json, tenant)
 
 
