@@ -180,7 +180,8 @@ def delete(
         if not found.threads:
             raise absent(state.threads, thread)
         if not yes:
-            typer.confirm(f"Delete thread {thread} with {count(found.checkpoints, 'checkpoint')}?", abort=True)
+            what = f"thread {thread} with {count(found.checkpoints, 'checkpoint')}"
+            typer.confirm(f"Delete {what}?", abort=True, err=True)
         state.saver.delete_thread(thread)
     if target.is_json:
         print_json(replace(found, dry_run=False))

@@ -114,3 +114,10 @@ def test_a_terminal_without_utf_8_gets_escapes(monkeypatch: pytest.MonkeyPatch) 
     text, document = written.getvalue().decode("latin-1").splitlines()
     assert text == "é \\u2192 \\u4f8b"
     assert json.loads(document) == {"town": "例"}
+
+
+def test_a_question_is_no_part_of_the_json(run: Run, conversation: PGStateSaver) -> None:
+    result = run("--json", "delete", "one", input="y\n")
+    assert "Delete thread one" in result.stderr
+    # The runner prints the answer on standard output, as a terminal shows it.
+    assert json.loads(result.stdout.strip().removeprefix("y\n"))["threads"] == 1
