@@ -21,6 +21,10 @@ from langgraph_pgstate.inspector.forms import call_title
 _LINK: Final = re.compile(r"(https?://|mailto:)", re.IGNORECASE)
 _MOST_GROWTH: Final = 5
 _MOST_CELLS: Final = 3000
+# The parser's time can grow with the square of the number of delimiters in a paragraph.
+_MOST_DELIMITERS: Final = 1000
+_DELIMITERS: Final = re.compile(r"[\[\]*_~!`<&\\]")
+_PARAGRAPH_END: Final = re.compile(r"\n(?= {0,3}(?:[-*+#] |\n))")
 _IMAGE: Final = re.compile(r"data:image/(png|gif|jpeg|webp);base64,", re.IGNORECASE)
 
 
@@ -37,8 +41,11 @@ def is_safe_image(url: str) -> bool:
 def to_html(text: str) -> Markup:
     """Return Markdown as HTML. Raw HTML is shown as text. Only links to sites and e-mail addresses stay links.
 
-    Text whose HTML would be many times as long, like a table of empty cells, is shown unchanged.
+    Text whose HTML would be many times as long, like a table of empty cells, is shown unchanged, and so is text that
+    would take seconds.
     """
+    if any(len(_DELIMITERS.findall(one)) > _MOST_DELIMITERS for one in _PARAGRAPH_END.split(text)):
+        return Markup("<pre>{}</pre>").format(text)
     lines = text.splitlines()
     # The parser gives each row of a table the columns of the widest row. This can take seconds for a text of 4 KB.
     is_wide = max((line.count("|") for line in lines), default=0) * len(lines) > _MOST_CELLS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from markupsafe import Markup
 from support.pages import HOSTILE
 
 from langgraph_pgstate.inspector.messages import is_safe_image, is_safe_link, to_html
@@ -67,3 +68,14 @@ def test_a_table_of_many_empty_cells_stays_small() -> None:
     assert len(to_html(text)) < 6 * len(text)
     assert "<table>" not in to_html(text)
     assert len(to_html("- \n" * 1000)) < 6 * 3000
+
+
+@pytest.mark.parametrize("part", ["[", "![", "*_", "[a](", "![a](data:image/png;base64,AA", "2. [\n", "> [\n", "|[\n"])
+def test_text_that_would_take_seconds_is_shown_unchanged(part: str) -> None:
+    text = part * (36_000 // len(part))
+    assert to_html(text) == Markup("<pre>{}</pre>").format(text)
+
+
+def test_a_long_text_of_many_links_is_shown_as_markdown() -> None:
+    found = to_html("- see [this](https://example.com) and *that*\n" * 800)
+    assert found.count("<a ") == found.count("<em>") == 800
