@@ -114,7 +114,9 @@ async def run(call: PageCall) -> Page | Response:
         if thread is None or call.number("forks", 0) >= _FORKS:
             raise missing("run", call.path("run_id"))
         if thread.forked_from_thread_id is None:
-            why = "it was not recorded or was deleted, or the thread is a copy, and the run is one of the original thread"
+            why = (
+                "it was not recorded or was deleted, or the thread is a copy, and the run is one of the original thread"
+            )
             raise refuse(404, f"there is no run {call.path('run_id')!r} of thread {thread_id!r}: {why}")
         query = {**call.request.query_params, "forks": call.number("forks", 0) + 1}
         return RedirectResponse(call.link("runs", thread.forked_from_thread_id, call.path("run_id"), **query), 307)

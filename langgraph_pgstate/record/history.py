@@ -125,7 +125,7 @@ class AsyncRunHistory:
         Args:
             since: Only calls that started at this time or later; a timedelta counts back from now; `None` for all.
             until: Only calls that started before this time.
-            agent: Only calls in runs of this agent, also the calls of agents that it calls. `usage` counts each for itself.
+            agent: Only calls in runs of this agent, also calls of its helpers. `usage` counts each agent for itself.
             model: Only calls of this model.
             user_id: Only calls for this user.
             tenant_id: Only calls for this tenant.

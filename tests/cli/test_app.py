@@ -108,7 +108,7 @@ def test_a_terminal_without_utf_8_gets_escapes(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", io.TextIOWrapper(written, "latin-1"))
         patch.setattr(sys, "stderr", io.StringIO())
-        patch.setattr(cli, "_run", lambda: (print("é → 例"), output.print_json({"town": "例"})))
+        patch.setattr(cli, "_run", lambda: (sys.stdout.write("é → 例\n"), output.print_json({"town": "例"})))
         cli.main()
         sys.stdout.flush()
     text, document = written.getvalue().decode("latin-1").splitlines()
