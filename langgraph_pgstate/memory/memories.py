@@ -167,7 +167,7 @@ async def remember(
         await db.fetch(queries.lock_memories, {"key": f"pgstate.memories {queries.schema} {where['namespace']}"})
         same = {"key": put.key, "kind": traits.kind, "digest": traits.digest, "is_named": told.is_named}
         found = await db.fetch(queries.find_told, {**where, **same})
-        equal = next((row for row in found if row[1]), None)
+        equal, is_repeated = next((row for row in found if row[1]), None), False
         if equal is not None and (not told.is_named or told.metadata in (None, equal[2].get("metadata"))):
             key = equal[0]
             repeated = {
@@ -175,8 +175,9 @@ async def remember(
                 "expires_at": None if traits.expires_at is None else traits.expires_at.isoformat(),
                 "ttl": put.ttl,
             }
-            await db.execute(queries.repeat_memory, {**where, "key": key, **repeated})
-        else:
+            # Another call may have deleted the memory meanwhile.
+            is_repeated = await db.execute(queries.repeat_memory, {**where, "key": key, **repeated}) > 0
+        if not is_repeated:
             key = put.key
             if not told.is_named:
                 similar = await _find_similar(db, queries, told, embedded, similarity)

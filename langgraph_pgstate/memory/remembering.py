@@ -11,7 +11,7 @@ from langgraph_pgstate.arguments import identifier, text_of
 from langgraph_pgstate.call_site import RunOf
 from langgraph_pgstate.db.protocol import read
 from langgraph_pgstate.db.runners import Runner, blocking
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.memory import browsing, memories
 from langgraph_pgstate.memory.indexes import OpenIndex
 from langgraph_pgstate.memory.items import Embedded, Origin, Put, Search, Traits, current_origin, limit_of
@@ -291,7 +291,10 @@ class AsyncMemories:
             expected = memories.version_of(expected_version, name="expected_version", least=0)
             return await self._replace(put, traits, expected, by)
         await self._put([put], self.origin(by), traits)
-        return (await self.runner.run(memories.list_versions, self.queries, labels, name, limit=1))[0]
+        found = await self.runner.run(memories.list_versions, self.queries, labels, name, limit=1)
+        if not found:
+            raise NotFoundError(f"{name!r} in namespace {labels} was restored, but then another call purged it")
+        return found[0]
 
     async def edit(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import BaseStore
 from psycopg import sql
+from support import GUARD_SECONDS
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleMemoryError
@@ -97,6 +99,23 @@ def test_a_memory_told_again_keeps_the_greater_importance_and_the_later_end(stor
     found = store.remember("a")
     assert found.importance == pytest.approx(0.9)
     assert (found.expires_at, found.duplicates) == (None, 2)
+
+
+@pytest.mark.parametrize("key", [None, "home"])
+def test_a_memory_that_is_told_again_while_another_forgets_it_is_stored(
+    store: PGMemoryStore, schema: str, connection: psycopg.Connection, key: str | None
+) -> None:
+    store.remember("Lives in Rome", key=key)
+    with ThreadPoolExecutor(1) as thread:
+        with connection.transaction():
+            rows(connection, schema, "DELETE FROM memories RETURNING 1")
+            telling = thread.submit(store.remember, "lives in Rome", key=key)
+            for _ in range(2000):
+                if rows(connection, schema, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+                    break
+                time.sleep(0.01)
+        assert telling.result(GUARD_SECONDS).content == "lives in Rome"
+    assert [one.content for one in store.recall()] == ["lives in Rome"]
 
 
 def test_a_read_ends_no_memory_sooner_than_it_was_told(dsn: str, schema: str, store: PGMemoryStore) -> None:
