@@ -29,8 +29,6 @@ from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.schema.queries import Queries
 
-# An id greater than every other id: the cursor of a list's first page.
-MAX_ID: Final = "\U0010ffff"
 # Kind of a row of `get_checkpoint`: a checkpoint whose parent no longer exists.
 _CUT: Final = 3
 # Kind of a row of `get_latest_checkpoints`: a thread whose checkpoint was not read, because the rows were too large.

@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple
 from langgraph.checkpoint.base import CheckpointTuple, get_checkpoint_id
 
 from langgraph_pgstate.arguments import Address, configurable_of, identifier, thread_id_of
-from langgraph_pgstate.checkpoints.getting import MAX_ID, read_pending_sends, read_values
+from langgraph_pgstate.checkpoints.getting import read_pending_sends, read_values
 from langgraph_pgstate.checkpoints.reading import CheckpointRow, Segments, WritesRow, load_bare_tuple, load_tuple
 from langgraph_pgstate.checkpoints.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.codec.frames import content_size
 from langgraph_pgstate.codec.metadata import filter_json
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Connection, Row, Rows
+from langgraph_pgstate.db.protocol import MAX_TEXT, Connection, Row, Rows
 from langgraph_pgstate.errors import ArgumentTypeError, CorruptStateError
 from langgraph_pgstate.heavy import HEAVY_BYTES, MANY_COMPARED
 from langgraph_pgstate.langgraph_compat import advance_ids_past
@@ -53,7 +53,7 @@ class Listing(NamedTuple):
     parameters: Mapping[str, Any]
     limit: int | None
     with_state: bool
-    cursor: tuple[str, str, str] = (MAX_ID, MAX_ID, MAX_ID)
+    cursor: tuple[str, str, str] = (MAX_TEXT, "", "")
 
 
 def request_list(
@@ -188,7 +188,7 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
     first page with `before` in a namespace takes one more.
     """
     parameters = listing.parameters
-    if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == MAX_ID:
+    if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == MAX_TEXT:
         # With `before`, LangGraph looks for the checkpoint from which to replay a subgraph. The replay stores new
         # checkpoints, whose ids must sort after the newest stored id.
         for row in await db.fetch(queries.get_newest, parameters):
@@ -196,6 +196,8 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
     page_size = _PAGE if listing.limit is None else min(_PAGE, listing.limit)
     cursor_id, cursor_thread, cursor_ns = listing.cursor
     query: NamedQuery = getattr(queries, listing.query)
+    if cursor_id == MAX_TEXT:
+        cursor_id = db.max_text
     cursor = {"cursor_id": cursor_id, "cursor_thread": cursor_thread, "cursor_ns": cursor_ns}
     # If the page has only one checkpoint, the first statement reads even a large state.
     state_bytes = -1 if not listing.with_state else _INT4_MAX if page_size == 1 else _STATE_BYTES
@@ -203,7 +205,7 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
         found = await db.fetch(
             query, {**listing.parameters, **cursor, "page_size": page_size, "state_bytes": state_bytes}
         )
-        if not found and listing.cursor[0] == MAX_ID and "thread_id" in parameters:
+        if not found and listing.cursor[0] == MAX_TEXT and "thread_id" in parameters:
             await refuse_archived(db, queries, parameters["thread_id"])
         for row in found:
             advance_ids_past(row[2])

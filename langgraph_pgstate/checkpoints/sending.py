@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.checkpoints.building import Batch, build_put
-from langgraph_pgstate.checkpoints.getting import MAX_ID, get_tuple, is_heavy
+from langgraph_pgstate.checkpoints.getting import get_tuple, is_heavy
 from langgraph_pgstate.checkpoints.hooks import PutHook
 from langgraph_pgstate.checkpoints.planning import PutPlan, find_missing, plan_put, plan_quickly
 from langgraph_pgstate.checkpoints.reading import CheckpointRow, Segments, load_tuple, load_value, states_to_manifests
@@ -202,7 +202,7 @@ async def plan_from_database(
     scanned = {**key, "state_version": request.states.current}
     others: dict[str, Manifest] = {}
     missing = find_missing(codec, request, parent)
-    cursor = MAX_ID
+    cursor = db.max_text
     while missing:
         # A copy of a checkpoint inherits from a sibling, so search all checkpoints, not only ancestors.
         rows = await db.fetch(queries.scan_states, {**scanned, "cursor_id": cursor, "page_size": _SCAN_PAGE})

@@ -15,7 +15,7 @@ from psycopg.pq import Format, PipelineStatus
 from psycopg.rows import tuple_row
 
 from langgraph_pgstate.db.contents import Contents
-from langgraph_pgstate.db.protocol import Packed, Parameters, Query, Rows
+from langgraph_pgstate.db.protocol import MAX_TEXT, Packed, Parameters, Query, Rows
 from langgraph_pgstate.db.statements import BEGIN, COMMIT, IDLE, OPEN, Statements, array_literal, within
 from langgraph_pgstate.db.tenants import SETTING, naming
 from langgraph_pgstate.encryption.keys import KeyRing
@@ -86,6 +86,11 @@ class BlockingConnection:
         self._names_tenant = False
         self._facts = _Facts()
         self._cursors: dict[bytes, psycopg.RawCursor[Any]] = {}
+
+    @property
+    def max_text(self) -> str:
+        """See `Connection`."""
+        return _max_text_of(self.connection)
 
     def recall(self, name: str) -> Any:
         """See `Connection`."""
@@ -349,6 +354,11 @@ class AsyncConnection:
         self._names_tenant = False
         self._facts = _Facts()
         self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
+
+    @property
+    def max_text(self) -> str:
+        """See `Connection`."""
+        return _max_text_of(self.connection)
 
     def recall(self, name: str) -> Any:
         """See `Connection`."""
@@ -651,12 +661,24 @@ def _size_of(values: Iterable[Any]) -> int:
 
 
 def _check_encoding(connection: PsycopgConnection | AsyncPsycopgConnection) -> None:
-    """Refuse a caller's connection with the client encoding SQL_ASCII, because text would arrive as bytes."""
-    if connection.pgconn.parameter_status(b"client_encoding") == b"SQL_ASCII":
+    """Refuse a caller's connection whose client encoding lacks characters. Text in SQL_ASCII would arrive as bytes."""
+    encoding = connection.pgconn.parameter_status(b"client_encoding")
+    if encoding not in (None, b"UTF8"):
         raise ConfigurationError(
-            "the connection's client_encoding must be UTF8, got SQL_ASCII, the default for SQL_ASCII databases: "
-            "connect with client_encoding=utf8"
+            f"the connection's client_encoding must be UTF8, got {encoding.decode()}, perhaps the default of the "
+            "database: connect with client_encoding=utf8"
         )
+
+
+def _max_text_of(connection: PsycopgConnection | AsyncPsycopgConnection) -> str:
+    encoding = (connection.pgconn.parameter_status(b"server_encoding") or b"UTF8").decode()
+    if encoding in ("UTF8", "SQL_ASCII"):
+        return MAX_TEXT
+    try:
+        return b"\xff".decode(encoding.replace("WIN", "cp"))
+    except (LookupError, UnicodeDecodeError):
+        # The last character that all encodings have.
+        return "\x7f"
 
 
 def _keep_cursor(cursors: dict[bytes, T], text: bytes, cursor: T) -> None:

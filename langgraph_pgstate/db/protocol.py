@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from langgraph_pgstate.db.contents import Contents
 from langgraph_pgstate.encryption.keys import KeyRing
@@ -16,6 +16,9 @@ P = ParamSpec("P")
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 Rows = Sequence[Row]
+
+MAX_TEXT: Final = "\U0010ffff"
+"""A text that sorts after every id: the cursor of a list's first page. See `Connection.max_text`."""
 
 
 class Packed(bytes):
@@ -90,6 +93,11 @@ class Connection(Protocol):
     tenant: str | None
     keys: KeyRing | None
 
+    @property
+    def max_text(self) -> str:
+        """`MAX_TEXT`, or the text that replaces it in a database whose encoding does not have it."""
+        ...
+
     def recall(self, name: str) -> Any:
         """Return a fact that `remember` stored for this connection in the last ten seconds, or `None`."""
         ...
@@ -161,7 +169,10 @@ class Connection(Protocol):
 
 async def read(db: Connection, queries: Any, what: Read[T]) -> T:
     """Run a statement that reads. One round trip."""
-    rows = await db.fetch(getattr(queries, what.query), what.parameters)
+    parameters = what.parameters
+    if (most := db.max_text) != MAX_TEXT:
+        parameters = {name: most if value == MAX_TEXT else value for name, value in parameters.items()}
+    rows = await db.fetch(getattr(queries, what.query), parameters)
     if what.weigh is not None and what.weigh(rows) > HEAVY_BYTES:
         return await db.compute(what.decode, rows)
     return what.decode(rows)

@@ -116,7 +116,7 @@ class AsyncPrivacy:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        at, erasure_id = decode_cursor(_KIND, cursor, (LAST, "\U0010ffff"))
+        at, erasure_id = decode_cursor(_KIND, cursor, (LAST, ""))
         parameters: dict[str, str | datetime] = {"cursor_at": at, "cursor_id": erasure_id}
         page = read_page(
             "list_erasures", parameters, limit, StoredErasure, _KIND, lambda one: (one.started_at, one.erasure_id)

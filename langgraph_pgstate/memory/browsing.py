@@ -15,8 +15,6 @@ from langgraph_pgstate.memory.types import Cause, Caused, StoredItem
 from langgraph_pgstate.paging import LAST, Page, decode_cursor, page_size, read_page
 
 _KIND: Final = "items"
-# No namespace sorts after this label, so the first page begins here.
-_NO_NAMESPACE: Final = "\U0010ffff"
 
 
 def read_items(
@@ -33,7 +31,7 @@ def read_items(
     if user_id is None and namespace is None:
         raise ConfigurationError("browse must be given a user_id or a namespace")
     prefix = () if namespace is None else labels_of(namespace, can_be_empty=True)
-    updated_at, labels, key = decode_cursor(_KIND, cursor, (LAST, [_NO_NAMESPACE], ""))
+    updated_at, labels, key = decode_cursor(_KIND, cursor, (LAST, [], ""))
     parameters: dict[str, Any] = {
         **range_of(prefix)._asdict(),
         "user_id": text_of("user_id", user_id),

@@ -65,4 +65,5 @@ def literal(namespace: Sequence[str]) -> str:
 
 def range_of(prefix: Namespace) -> Range:
     """Return the namespaces that begin with some labels."""
-    return Range(literal(prefix), literal([*prefix[:-1], f"{prefix[-1]}\x01"] if prefix else [_LAST]))
+    # An array with NULL sorts after all arrays without.
+    return Range(literal(prefix), literal([*prefix[:-1], f"{prefix[-1]}\x01"]) if prefix else "{NULL}")

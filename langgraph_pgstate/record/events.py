@@ -8,10 +8,9 @@ from typing import Any
 
 from langgraph_pgstate.arguments import Moment, identifier, json_of, since_of, text_of, thread_id_of, time_of
 from langgraph_pgstate.checkpoints.event_chains import insert_events
-from langgraph_pgstate.checkpoints.getting import MAX_ID
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import Connection, Read, read_all
+from langgraph_pgstate.db.protocol import MAX_TEXT, Connection, Read, read_all
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.errors import AlreadyDoneError
 from langgraph_pgstate.paging import Page, decode_cursor, page_size, read_page
@@ -34,7 +33,7 @@ def list_events(
     Raises:
         ConfigurationError: If an argument is invalid.
     """
-    (event_id,) = decode_cursor(_KIND, cursor, (MAX_ID if newest_first else "",))
+    (event_id,) = decode_cursor(_KIND, cursor, (MAX_TEXT if newest_first else "",))
     parameters = {
         "thread_id": thread_id,
         "kind": text_of("kind", kind),

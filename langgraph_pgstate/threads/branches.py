@@ -15,12 +15,12 @@ import orjson
 from langgraph_pgstate.arguments import Address, address_of, check_key_size, identifier, is_line, thread_id_of
 from langgraph_pgstate.checkpoints.differences import read_state
 from langgraph_pgstate.checkpoints.event_chains import insert_events
-from langgraph_pgstate.checkpoints.getting import MAX_ID, get_tuple
+from langgraph_pgstate.checkpoints.getting import get_tuple
 from langgraph_pgstate.checkpoints.reading import load_value
 from langgraph_pgstate.checkpoints.versions import StateVersions
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Connection, Read, Rows
+from langgraph_pgstate.db.protocol import MAX_TEXT, Connection, Read, Rows
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, NotFoundError, UnsafeTypeError
 from langgraph_pgstate.langgraph_compat import HANDLER_PATH, PULL_PATH, is_schedule_channel, next_nodes
 from langgraph_pgstate.leases.guards import refuse_archived, refuse_deleted
@@ -350,7 +350,7 @@ def _nothing(thread_id: str) -> str:
 
 def list_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, limit: int) -> Read[CheckpointTree]:
     """Return a `Read` of the checkpoints around a checkpoint, newest first."""
-    size, middle = page_size(limit), MAX_ID if checkpoint_id is None else identifier("checkpoint_id", checkpoint_id)
+    size, middle = page_size(limit), MAX_TEXT if checkpoint_id is None else identifier("checkpoint_id", checkpoint_id)
     parameters = {
         "thread_id": thread_id_of(thread_id),
         "checkpoint_ns": identifier("checkpoint_ns", checkpoint_ns),
@@ -358,7 +358,7 @@ def list_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, lim
         "page_size": size + 1,
         # The namespaces of the subgraphs sort between these two limits.
         "first_ns": f"{checkpoint_ns}|" if checkpoint_ns else "",
-        "last_ns": f"{checkpoint_ns}}}" if checkpoint_ns else MAX_ID,
+        "last_ns": f"{checkpoint_ns}}}" if checkpoint_ns else MAX_TEXT,
         "pull": PULL_PATH,
         "handler": HANDLER_PATH,
     }

@@ -399,7 +399,7 @@ async def _delta_ancestors(
 async def _stored_channels(db: Connection, queries: Queries, thread_id: str, namespace: str) -> dict[str, set[str]]:
     """Return the channels with a stored value, by checkpoint id."""
     found: dict[str, set[str]] = {}
-    cursor = "\U0010ffff"
+    cursor = db.max_text
     while True:
         rows = await db.fetch(
             queries.scan_states,

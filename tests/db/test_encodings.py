@@ -10,9 +10,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from langgraph.checkpoint.base import uuid6
 from langgraph.graph import START, MessagesState, StateGraph
 from psycopg.conninfo import make_conninfo
-from support import GUARD_SECONDS
+from support import APIS, GUARD_SECONDS, open_saver, put_chain
 
 from langgraph_pgstate import PGState, PGStateSaver, Worker
 from langgraph_pgstate.errors import ConfigurationError, RunFailedError
@@ -106,8 +107,36 @@ def test_a_client_encoding_that_is_named_elsewhere_is_not_used(
         assert state.threads.get(f"id {TEXT}") is not None
 
 
-def test_a_callers_connection_without_an_encoding_is_refused_by_name(dsn: str, schema: str) -> None:
-    with psycopg.connect(dsn, client_encoding="SQL_ASCII", autocommit=True) as connection:
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_callers_connection_of_another_encoding_is_refused_by_name(encoding: str, dsn: str, schema: str) -> None:
+    with psycopg.connect(dsn, client_encoding=encoding, autocommit=True) as connection:
         saver = PGStateSaver(connection, schema=schema)
-        with pytest.raises(ConfigurationError, match="client_encoding must be UTF8"):
+        with pytest.raises(ConfigurationError, match=f"client_encoding must be UTF8, got {encoding}"):
             saver.get_tuple({"configurable": {"thread_id": "t"}})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("api", APIS)
+async def test_lists_and_prunes_work_in_every_encoding(api: type, database: str) -> None:
+    """Guard: the cursor of a list's first page is a text that the database's encoding has (`max_text`)."""
+    thread: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    async with open_saver(api, database, "pgstate") as saver:
+        configs = await put_chain(saver, "t", 3)
+        for given in (thread, None):
+            assert [item.config async for item in saver.alist(given)] == configs[::-1]
+    async with open_saver(api, database, "pgstate", setup=False) as cold:
+        # The copy of a checkpoint inherits from its sibling, which this process has not seen.
+        found = await cold.aget_tuple(configs[1])
+        copied = {**found.checkpoint, "id": str(uuid6())}
+        copy = await cold.aput(configs[0], copied, {"source": "fork", "step": 1, "parents": {}}, {})
+        assert (await cold.aget_tuple(copy)).checkpoint["channel_values"] == found.checkpoint["channel_values"]
+        await cold.aprune(["t"])
+        assert [item.config async for item in cold.alist(thread)] == [copy]
+    with PGState.open(database) as state:
+        assert len(state.threads.tree("t").nodes) == 1
+        assert [event.kind for event in state.events.list("t", newest_first=True).items] == ["prune"]
+        store: Any = state.memory
+        store.put(("notes", "x"), "key", {"text": "hi"})
+        assert [item.key for item in store.search(())] == ["key"]
+        assert store.list_namespaces() == [("notes", "x")]
+        assert [item.key for item in store.browse(namespace=()).items] == ["key"]
