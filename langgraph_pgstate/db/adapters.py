@@ -10,13 +10,12 @@ from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
 import psycopg
-from psycopg.adapt import Dumper
-from psycopg.pq import Format, PipelineStatus
+from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
 from langgraph_pgstate.db.contents import Contents
-from langgraph_pgstate.db.protocol import MAX_TEXT, Packed, Parameters, Query, Rows
-from langgraph_pgstate.db.statements import BEGIN, COMMIT, IDLE, OPEN, Statements, array_literal, within
+from langgraph_pgstate.db.protocol import MAX_TEXT, Parameters, Query, Rows
+from langgraph_pgstate.db.statements import ADAPTERS, BEGIN, COMMIT, IDLE, OPEN, Statements, array_literal, within
 from langgraph_pgstate.db.tenants import SETTING, naming
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import ConfigurationError, EncryptedError
@@ -45,14 +44,12 @@ _KNOWN_SECONDS: Final = 10.0
 _TURNS: Final = 5
 
 
-class _PackedDumper(Dumper):
-    """Sends a value unchanged and without a type, so that the statement's type applies."""
+class _RawCursor(psycopg.RawCursor[Any]):
+    adapters = ADAPTERS
 
-    format = Format.BINARY
 
-    def dump(self, obj: bytes) -> bytes:
-        """Return the value."""
-        return obj
+class _AsyncRawCursor(psycopg.AsyncRawCursor[Any]):
+    adapters = ADAPTERS
 
 
 class _Facts:
@@ -163,15 +160,14 @@ class BlockingConnection:
     def name_tenant(self) -> None:
         """Set the tenant in the open transaction, if there is a tenant."""
         if self.tenant is not None:
-            _free_result(psycopg.RawCursor(self.connection).execute(naming(self.tenant), prepare=False))
+            _free_result(_RawCursor(self.connection).execute(naming(self.tenant), prepare=False))
 
     def _execute(self, query: Query, parameters: Parameters) -> psycopg.RawCursor[Any]:
         _check_encoding(self.connection)
         text = self._statements.form_of(query)
         cursor = self._cursors.get(text)
         if cursor is None:
-            cursor = psycopg.RawCursor(self.connection, row_factory=tuple_row)
-            cursor.adapters.register_dumper(Packed, _PackedDumper)
+            cursor = _RawCursor(self.connection, row_factory=tuple_row)
             _keep_cursor(self._cursors, text, cursor)
         prepare = False if query.is_planned_each_time or self._statements.is_outdated else None
         return cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
@@ -249,7 +245,7 @@ class BlockingConnection:
         # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside the caller's transaction, use
         # a savepoint. Otherwise an error would abort the caller's transaction.
         begins = not self.is_in_transaction
-        framing = psycopg.RawCursor(connection)
+        framing = _RawCursor(connection)
         cursors = []
         sent: set[bytes] = set()
         refused: psycopg.Error | None = None
@@ -431,7 +427,7 @@ class AsyncConnection:
     async def name_tenant(self) -> None:
         """Async twin of `BlockingConnection.name_tenant`."""
         if self.tenant is not None:
-            cursor = psycopg.AsyncRawCursor(self.connection)
+            cursor = _AsyncRawCursor(self.connection)
             _free_result(await cursor.execute(naming(self.tenant), prepare=False))
 
     async def _execute(self, query: Query, parameters: Parameters) -> psycopg.AsyncRawCursor[Any]:
@@ -439,8 +435,7 @@ class AsyncConnection:
         text = self._statements.form_of(query)
         cursor = self._cursors.get(text)
         if cursor is None:
-            cursor = psycopg.AsyncRawCursor(self.connection, row_factory=tuple_row)
-            cursor.adapters.register_dumper(Packed, _PackedDumper)
+            cursor = _AsyncRawCursor(self.connection, row_factory=tuple_row)
             _keep_cursor(self._cursors, text, cursor)
         prepare = False if query.is_planned_each_time or self._statements.is_outdated else None
         return await cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
@@ -518,7 +513,7 @@ class AsyncConnection:
     ) -> list[psycopg.AsyncRawCursor[Any]]:
         connection = self.connection
         begins = not self.is_in_transaction
-        framing = psycopg.AsyncRawCursor(connection)
+        framing = _AsyncRawCursor(connection)
         cursors = []
         sent: set[bytes] = set()
         refused: psycopg.Error | None = None

@@ -7,6 +7,7 @@ loaded as a cursor loads rows.
 from __future__ import annotations
 
 import hashlib
+import json
 import select
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -15,8 +16,11 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import errors, generators
-from psycopg.adapt import Transformer
-from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.adapt import AdaptersMap, Dumper, Transformer
+from psycopg.postgres import register_default_adapters
+from psycopg.pq import DiagnosticField, ExecStatus, Format, PipelineStatus, TransactionStatus
+from psycopg.types.array import register_all_arrays
+from psycopg.types.json import set_json_loads
 
 from langgraph_pgstate.db.protocol import Packed, Parameters, Query, Rows
 from langgraph_pgstate.db.tenants import SETTING, tenant_form
@@ -73,6 +77,38 @@ class _Prepared:
             yield self.names.pop(text)
 
 
+class _PackedDumper(Dumper):
+    """Sends a value unchanged and without a type, so that the statement's type applies."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: bytes) -> bytes:
+        """Return the value."""
+        return obj
+
+
+def _own_adapters() -> AdaptersMap:
+    adapters = AdaptersMap(types=psycopg.adapters.types)
+    register_default_adapters(adapters)
+    register_all_arrays(adapters)
+    set_json_loads(json.loads, adapters)
+    adapters.register_dumper(Packed, _PackedDumper)
+    return adapters
+
+
+# The program may change the adapters of psycopg, or of its connection: `set_json_loads`, loaders of timestamps.
+ADAPTERS: Final = _own_adapters()
+
+
+class _OwnAdapters:
+    """A connection with `ADAPTERS`."""
+
+    adapters = ADAPTERS
+
+    def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+        self.connection = connection
+
+
 class Statements:
     """The statements of one connection.
 
@@ -89,7 +125,7 @@ class Statements:
     def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
         self.tenant: str | None = None
         self._connection = connection
-        self._transformer = Transformer(connection)
+        self._transformer = Transformer(_OwnAdapters(connection))
         self._prepared: _Prepared = connection.__dict__.setdefault(_PREPARED, _Prepared())
 
     @property

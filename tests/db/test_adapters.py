@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from support import APIS, GUARD_SECONDS, counted, holding, usual, wait_until
 
@@ -359,3 +361,44 @@ def test_a_suspending_operation_runs_its_cleanup_before_it_is_refused() -> None:
     with pytest.raises(RuntimeError, match="suspended"):
         run_blocking(operation())
     assert closed == [True]
+
+
+class _Own(psycopg.adapt.Loader):
+    format = psycopg.pq.Format.BINARY
+
+    def load(self, data: Any) -> Any:
+        return "the program's own"
+
+
+class _OwnText(psycopg.types.string.StrDumper):
+    def dump(self, obj: str) -> bytes:
+        return obj.upper().encode()
+
+
+@pytest.mark.parametrize("way", ["direct", "in a transaction", "in a pipeline"])
+@pytest.mark.parametrize("api", APIS)
+async def test_adapters_that_the_program_changed_are_not_used(api: type, way: str, dsn: str) -> None:
+    """Guard: `ADAPTERS`. With another loader of JSON, a copy of an encrypted thread could not be decrypted."""
+    text = (
+        "SELECT $1::text, ARRAY[1, 2], 3::bigint, '{\"a\": 1.5}'::jsonb, timestamptz '2026-01-02 03:04:05Z', 'x'::bytea"
+    )
+    query = NamedQuery("say", "", text.encode(), ("text",))
+    async with database_on(api, "caller's connection", dsn) as database:
+        connection = database._single.connection
+        for name in ("text", "int4", "int8", "jsonb", "timestamptz", "bytea"):
+            connection.adapters.register_loader(name, _Own)
+        set_json_loads(lambda data: "the program's own", connection)
+        connection.adapters.register_dumper(str, _OwnText)
+
+        async def look(db: Connection) -> Any:
+            return await db.fetch(query, {"text": "a"})
+
+        if way == "in a transaction":
+            await maybe(connection.execute("SELECT 1"))
+        async with AsyncExitStack() as stack:
+            if way == "in a pipeline":
+                pipeline = connection.pipeline()
+                stack.enter_context(pipeline) if api is APIS[0] else await stack.enter_async_context(pipeline)
+            found = await run(database, look)
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert [tuple(row) for row in found] == [("a", [1, 2], 3, {"a": 1.5}, at, b"x")]
