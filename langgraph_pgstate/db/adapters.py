@@ -656,24 +656,25 @@ def _size_of(values: Iterable[Any]) -> int:
 
 
 def _check_encoding(connection: PsycopgConnection | AsyncPsycopgConnection) -> None:
-    """Refuse a caller's connection whose client encoding lacks characters. Text in SQL_ASCII would arrive as bytes."""
-    encoding = connection.pgconn.parameter_status(b"client_encoding")
-    if encoding not in (None, b"UTF8"):
+    """Refuse a caller's connection with the client encoding SQL_ASCII, because text would arrive as bytes."""
+    if connection.pgconn.parameter_status(b"client_encoding") == b"SQL_ASCII":
         raise ConfigurationError(
-            f"the connection's client_encoding must be UTF8, got {encoding.decode()}, perhaps the default of the "
-            "database: connect with client_encoding=utf8"
+            "the connection's client_encoding must be UTF8, got SQL_ASCII, the default for SQL_ASCII databases: "
+            "connect with client_encoding=utf8"
         )
 
 
 def _max_text_of(connection: PsycopgConnection | AsyncPsycopgConnection) -> str:
-    encoding = (connection.pgconn.parameter_status(b"server_encoding") or b"UTF8").decode()
-    if encoding in ("UTF8", "SQL_ASCII"):
-        return MAX_TEXT
-    try:
-        return b"\xff".decode(encoding.replace("WIN", "cp"))
-    except (LookupError, UnicodeDecodeError):
-        # The last character that all encodings have.
-        return "\x7f"
+    server = (connection.pgconn.parameter_status(b"server_encoding") or b"UTF8").decode()
+    for encoding in (server.replace("WIN", "cp"), connection.info.encoding):
+        if encoding.replace("-", "").upper() in ("UTF8", "SQL_ASCII"):
+            continue
+        try:
+            return b"\xff".decode(encoding)
+        except (LookupError, UnicodeDecodeError):
+            # The last character that all encodings have.
+            return "\x7f"
+    return MAX_TEXT
 
 
 def _keep_cursor(cursors: dict[bytes, T], text: bytes, cursor: T) -> None:

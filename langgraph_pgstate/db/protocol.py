@@ -95,7 +95,7 @@ class Connection(Protocol):
 
     @property
     def max_text(self) -> str:
-        """`MAX_TEXT`, or the text that replaces it in a database whose encoding does not have it."""
+        """`MAX_TEXT`, or the text that replaces it if the encoding of the database or client does not have it."""
         ...
 
     def recall(self, name: str) -> Any:
