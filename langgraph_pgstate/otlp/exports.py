@@ -74,7 +74,7 @@ class EndedSpan(NamedTuple):
     output: Any = None
 
 
-_ATTRIBUTES: Final = EndedSpan._fields.index("attributes")
+_ATTRIBUTES: Final = [*EndedSpan.__annotations__].index("attributes")
 
 
 async def hold(db: Connection, queries: Queries, holder_id: str, endpoint: str, ttl: float) -> bool | None:
