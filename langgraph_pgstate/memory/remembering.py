@@ -220,10 +220,11 @@ class AsyncMemories:
             ConfigurationError: If an argument is invalid, or no key, owner or namespace is given.
         """
         owner = owner_of(tenant_id, user_id, agent)
-        return await self._forget(memories.forgetting_of(owner, namespace, key, kinds, purge), by)
+        return await self.forget_asked(memories.forgetting_of(owner, namespace, key, kinds, purge), by)
 
     @recorded("delete_memory", lambda asked, _: (asked.key, None))
-    async def _forget(self, asked: Forgetting, by: str | None) -> int:
+    async def forget_asked(self, asked: Forgetting, by: str | None) -> int:
+        """Delete memories as `forget` does, by validated arguments."""
         total = 0
         options: Any = {"history": self.settings.history, "deleted_by": self.origin(by).changed_by}
         indexes, run = await self._indexes(), self.runner.run
@@ -494,7 +495,7 @@ class Memories:
         return notes
 
     _restored = AsyncMemories._restored
-    _forget = AsyncMemories._forget
+    forget_asked = AsyncMemories.forget_asked
     _replace = AsyncMemories._replace
     origin = AsyncMemories.origin
     _default_ttl = AsyncMemories._default_ttl

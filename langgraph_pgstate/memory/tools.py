@@ -141,7 +141,7 @@ class _Tools:
         async def forget() -> int:
             # As `recall` does, find the key in the namespaces of all agents.
             asked = replace(forgetting_of(owner, None, key, None, False), is_below=True)
-            return await AsyncMemories._forget(self._store, asked, owner.user_id)
+            return await AsyncMemories.forget_asked(self._store, asked, owner.user_id)
 
         return "forgotten" if await _told(forget()) else "nothing is remembered under this key"
 
