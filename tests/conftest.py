@@ -52,7 +52,8 @@ if os.environ.get("PGSTATE_TEST_ENCRYPTED"):
 _WRITTEN_ONCE = (
     *("acceptance", "admin", "assistants", "checkpoints", "encryption", "models", "record", "runs", "schedules"),
     *("threads", "tools", "worker"),
-    *("saver/test_clocks.py", "saver/test_graphs.py", "saver/test_time_travel.py"),
+    *("leases/test_guards.py", "saver/test_clocks.py", "saver/test_graphs.py", "saver/test_parents.py"),
+    *("saver/test_time_travel.py", "schema/test_setup.py"),
 )
 
 

@@ -15,7 +15,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from support import config_of, invoke
+from support import config_of, invoke, spread
 
 from langgraph_pgstate import AsyncPGState, PGState, ThreadKeys, Worker
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
@@ -175,7 +175,7 @@ async def test_an_async_state_and_a_blocking_one_share_a_thread(
     assert found(connection, schema)[0] == ["Rome", "Oslo"] * 4
 
 
-@pytest.mark.parametrize("value", HOSTILE, ids=["mapping", "text", "number", "unknown", "none"])
+@pytest.mark.parametrize("value", spread(HOSTILE), ids=["mapping", "text", "number", "unknown", "none"])
 def test_an_option_of_another_type_is_refused_with_an_error_of_this_package(value: Any, dsn: str, schema: str) -> None:
     """Or it is used: some accept much."""
 

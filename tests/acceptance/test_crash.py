@@ -20,7 +20,7 @@ from support import APIS, backends, config_of, crossed, loop_graph, put_argument
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 
 THREAD = config_of("t")
-KILLS = 14
+KILLS = 10
 MOST_LINES = 12
 # About one superstep of `loop_graph`, so that death comes at any point of it.
 LONGEST_WAIT = 0.01
@@ -113,7 +113,7 @@ def expected_after(previous: dict[str, Any], values: dict[str, Any]) -> bool:
 def test_a_killed_graph_leaves_nothing_half_written(
     api: type, durability: str, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    """One thread, killed again and again; over fifty times with all parameters, and 300 times in the slow form.
+    """One thread, killed again and again; forty times with all parameters, and 300 times in the slow form.
 
     After each death every checkpoint reads whole, stands on its parent, and follows from it; nothing the child was
     told to be stored is missing; and the next child goes on from the last checkpoint, no item lost or repeated.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import importlib
 import inspect
 import re
@@ -89,7 +90,17 @@ from langgraph_pgstate.tools.executions import Intent, Outcome, Recorded
 PACKAGE = Path(langgraph_pgstate.__file__).parent
 
 
-MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    """The package's modules by their path."""
+    # To look for garbage among them takes half a second, again and again.
+    gc.disable()
+    found = {
+        str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))
+    }
+    gc.freeze()
+    gc.enable()
+    return found
 
 
 @functools.cache
@@ -113,11 +124,16 @@ NOT_OPERATIONS = (
     "leases/taking",
     "runs/following",
 )
-OPERATIONS = {
-    name: tree
-    for name, tree in MODULES.items()
-    if not name.startswith(NOT_OPERATIONS) and any(map(is_operation, tree.body))
-}
+
+
+@functools.cache
+def operation_modules() -> dict[str, ast.Module]:
+    """The modules that have operations."""
+    return {
+        name: tree
+        for name, tree in modules().items()
+        if not name.startswith(NOT_OPERATIONS) and any(map(is_operation, tree.body))
+    }
 
 
 SQL = re.compile(
@@ -161,7 +177,7 @@ def test_imports_point_downward_only() -> None:
 
 
 def test_sql_is_in_sql_files_only() -> None:
-    found = {name: [each for each in strings(tree) if SQL.match(each[1])] for name, tree in MODULES.items()}
+    found = {name: [each for each in strings(tree) if SQL.match(each[1])] for name, tree in modules().items()}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
@@ -174,7 +190,7 @@ def test_the_search_for_sql_finds_it() -> None:
 
 
 def test_psycopg_is_imported_in_db_only() -> None:
-    users = {name for name, tree in MODULES.items() if imported(tree) & {"psycopg", "psycopg_pool"}}
+    users = {name for name, tree in modules().items() if imported(tree) & {"psycopg", "psycopg_pool"}}
     assert {name for name in users if not name.startswith("db/")} == set()
 
 
@@ -216,7 +232,7 @@ MAY_TOUCH = {"langgraph_compat.py", "db/embedded.py"}
 
 def test_private_names_of_others_stand_in_one_module() -> None:
     """But for those of the embedded PostgreSQL's library."""
-    others = {name: tree for name, tree in MODULES.items() if name not in MAY_TOUCH}
+    others = {name: tree for name, tree in modules().items() if name not in MAY_TOUCH}
     own = STANDARD.union(*map(names_assigned, others.values()))
     assert {name: found for name, tree in others.items() if (found := set(private_names(tree, own)))} == {}
 
@@ -244,7 +260,7 @@ def undocumented(module: str) -> Iterator[str]:
     """Public classes, functions and methods without a docstring; an override may go by that of its base."""
     dotted = "langgraph_pgstate." + module.removesuffix(".py").removesuffix("__init__").replace("/", ".")
     loaded = importlib.import_module(dotted.rstrip("."))
-    for node in MODULES[module].body:
+    for node in modules()[module].body:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
             continue
         if not ast.get_docstring(node):
@@ -256,8 +272,8 @@ def undocumented(module: str) -> Iterator[str]:
 
 
 def test_everything_public_says_what_it_is() -> None:
-    assert [name for name, tree in MODULES.items() if not ast.get_docstring(tree)] == []
-    assert {name: found for name in MODULES if (found := list(undocumented(name)))} == {}
+    assert [name for name, tree in modules().items() if not ast.get_docstring(tree)] == []
+    assert {name: found for name in modules() if (found := list(undocumented(name)))} == {}
 
 
 def methods(cls: type) -> dict[str, Any]:
@@ -342,7 +358,7 @@ def operation_functions() -> dict[str, ast.AST]:
     """Every function that takes a connection."""
     return {
         f"{module.removesuffix('.py').replace('/', '.')}.{node.name}": node
-        for module, tree in OPERATIONS.items()
+        for module, tree in operation_modules().items()
         for node in tree.body
         if is_operation(node)
     }
@@ -374,7 +390,7 @@ def awaits_its_connection_only(node: ast.AST) -> None:
 
 def test_operations_know_nothing_of_loops_threads_and_clocks() -> None:
     known = {"asyncio", "threading", "time", "concurrent", "anyio", "queue"}
-    assert {name: found for name, tree in OPERATIONS.items() if (found := imported(tree) & known)} == {}
+    assert {name: found for name, tree in operation_modules().items() if (found := imported(tree) & known)} == {}
 
 
 async def clear_runs_of(db: Any, queries: Any, erasure_id: str | None) -> Any:
@@ -898,14 +914,14 @@ def test_an_operation_never_suspends_over_a_blocking_connection(
 
 def test_no_wait_hides_a_cancellation() -> None:
     """As `asyncio.wait_for` does before Python 3.12: use `asyncio.timeout`, or `pause` in a background task."""
-    for name, tree in MODULES.items():
+    for name, tree in modules().items():
         calls = [node for node in nodes_of(tree) if isinstance(node, ast.Attribute) and node.attr == "wait_for"]
         assert "asyncio.wait_for" not in map(ast.unparse, calls), name
 
 
 def test_a_reading_names_a_statement_that_there_is() -> None:
     makers = {"Read", "read_all", "read_page"}
-    calls = [node for tree in MODULES.values() for node in nodes_of(tree) if isinstance(node, ast.Call) and node.args]
+    calls = [node for tree in modules().values() for node in nodes_of(tree) if isinstance(node, ast.Call) and node.args]
     named = [call.args[0] for call in calls if name_of(call.func) in makers]
     found = {one.value for name in named for one in ast.walk(name) if isinstance(one, ast.Constant)}
     assert len(found) > 5

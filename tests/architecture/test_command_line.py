@@ -12,7 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from langgraph_pgstate.cli.app import app
-from tests.architecture.test_architecture import MODULES, nodes_of
+from tests.architecture.test_architecture import modules, nodes_of
 
 pytestmark = pytest.mark.smoke
 
@@ -50,7 +50,7 @@ def refused(tree: ast.AST) -> Iterator[str]:
 
 
 def test_commands_use_the_public_face_of_the_package() -> None:
-    found = {name: [*refused(tree)] for name, tree in MODULES.items() if name.startswith("cli/")}
+    found = {name: [*refused(tree)] for name, tree in modules().items() if name.startswith("cli/")}
     assert {name: imports for name, imports in found.items() if imports} == {}
 
 

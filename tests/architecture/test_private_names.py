@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.test_architecture import MODULES, nodes_of
+from tests.architecture.test_architecture import modules, nodes_of
 
 pytestmark = pytest.mark.smoke
 
@@ -71,7 +71,7 @@ def test_no_module_uses_private_names_of_another() -> None:
     found = {
         name: sorted({*strangers(tree)})
         # What LangGraph keeps private.
-        for name, tree in MODULES.items()
+        for name, tree in modules().items()
         if name != "langgraph_compat.py"
     }
     assert {name: uses for name, uses in found.items() if uses} == {}

@@ -11,7 +11,7 @@ from support.record import PARTS
 
 from langgraph_pgstate.files import AsyncFiles, Files
 from langgraph_pgstate.schedules import AsyncSchedules, Schedules
-from tests.architecture.test_architecture import MODULES, methods, parameters
+from tests.architecture.test_architecture import methods, modules, parameters
 
 pytestmark = pytest.mark.smoke
 
@@ -74,7 +74,7 @@ def _functions(class_: ast.ClassDef) -> dict[str, ast.FunctionDef | ast.AsyncFun
 
 def test_only_what_waits_differently_is_written_twice() -> None:
     found = set()
-    for tree in MODULES.values():
+    for tree in modules().values():
         classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
         for name, class_ in classes.items():
             if twin := classes.get(f"Async{name}") or classes.get(f"_Async{name.removeprefix('_')}"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import ormsgpack
 import pytest
-from support import config_of
+from support import config_of, spread
 from support.recorder import rows
 
 from langgraph_pgstate import PGState
@@ -66,17 +66,19 @@ def test_a_name_that_is_a_deep_list_is_damage() -> None:
 
 @pytest.mark.parametrize(
     "rest",
-    [
-        ([1], [], [], [], [], [], [], 1.0),
-        (1, [], [], [], [], [], [], 1.0),
-        ([], [], [], [], [b"x"], [], [], 1.0),
-        ([], [], [], [], [], [("t",)], [], 1.0),
-        ([], [], [], [], [], [], [("t", "r", "x")], 1.0),
-        ([], [], [], [], [], [], [], None),
-        ([b"no JSON"], [], [], [], [], [], [], 1.0),
-        ([], [], [b"[1]"], [], [], [], [], 1.0),
-        ([], [], [], [], [("compared", b'{"messages": [1]}'), ("written", b"1")], [], [], 1.0),
-    ],
+    spread(
+        [
+            ([1], [], [], [], [], [], [], 1.0),
+            (1, [], [], [], [], [], [], 1.0),
+            ([], [], [], [], [b"x"], [], [], 1.0),
+            ([], [], [], [], [], [("t",)], [], 1.0),
+            ([], [], [], [], [], [], [("t", "r", "x")], 1.0),
+            ([], [], [], [], [], [], [], None),
+            ([b"no JSON"], [], [], [], [], [], [], 1.0),
+            ([], [], [b"[1]"], [], [], [], [], 1.0),
+            ([], [], [], [], [("compared", b'{"messages": [1]}'), ("written", b"1")], [], [], 1.0),
+        ]
+    ),
 )
 def test_an_entry_of_another_form_keeps_no_other_back(
     rest: Any, state: PGState, connection: Connection, caplog: pytest.LogCaptureFixture

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from langchain_core.runnables import RunnableConfig
 from psycopg_pool import ConnectionPool
+from support import spread
 from support.samples import config_of, exact_tuple, id_of, messages, put_values
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
@@ -323,7 +324,7 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("arguments", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("arguments", spread(BAD.values()), ids=BAD)
 async def test_bad_arguments_are_refused_before_anything_is_asked(arguments: dict[str, Any], dsn: str) -> None:
     """The first step of the listing raises, although there is no schema to ask: no query was sent."""
     given = {"config": config_of(), **arguments}

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import spread
 from support.cli import Run, words
 
 from langgraph_pgstate import PGStateSaver, cli
@@ -33,15 +34,18 @@ def test_help_names_every_command(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
-    [
-        (["prune", "--strategy", "delte"], 2, "'delte' is not one of"),
-        (["prune", "--strategy", "delete", "--keep-last", "2"], 1, "--keep-last requires"),
-        (["prune", "--strategy", "delete", "--older-than", "soon"], 1, "must be a number and s, m"),
-        (["--schema", "no name", "prune", "--strategy", "delete"], 1, "must be a lower-case"),
-        (["--schema", "nobodys", "prune", "--strategy", "delete"], 1, "setup"),
-        (["--dsn", "host=/nowhere", "prune", "--strategy", "delete"], 1, "/nowhere"),
-        (["migrate", "--to", "-1"], 2, "Invalid value for '--to'"),
-    ],
+    spread(
+        [
+            (["prune", "--strategy", "delte"], 2, "'delte' is not one of"),
+            (["prune", "--strategy", "delete", "--keep-last", "2"], 1, "--keep-last requires"),
+            (["prune", "--strategy", "delete", "--older-than", "soon"], 1, "must be a number and s, m"),
+            (["--schema", "no name", "prune", "--strategy", "delete"], 1, "must be a lower-case"),
+            (["--schema", "nobodys", "prune", "--strategy", "delete"], 1, "setup"),
+            (["--dsn", "host=/nowhere", "prune", "--strategy", "delete"], 1, "/nowhere"),
+            (["migrate", "--to", "-1"], 2, "Invalid value for '--to'"),
+        ],
+        unpack=True,
+    ),
 )
 def test_what_is_wrong_is_said_before_anything_is_asked(
     arguments: list[str], code: int, why: str, run: Run, conversation: PGStateSaver

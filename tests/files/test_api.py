@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import END, START, MessagesState, StateGraph
+from support import spread
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, FileChangedError, NotFoundError
@@ -164,25 +165,27 @@ def test_a_bad_path_is_refused(files: Files, path: Any) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        *[
-            "/a" * 200,
-            "/%",
-            "/_",
-            "/*",
-            "/[a]",
-            "/a b\n",
-            "/\\",
-            "/'",
-            '/"',
-            "/ü",
-            "/\U0001f600",
-            "/~",
-            "/...",
-            "/a\r\n",
-        ],
-        *["/-", "/a0", "/a.", "/a" + "\x01"],
-    ],
+    spread(
+        [
+            *[
+                "/a" * 200,
+                "/%",
+                "/_",
+                "/*",
+                "/[a]",
+                "/a b\n",
+                "/\\",
+                "/'",
+                '/"',
+                "/ü",
+                "/\U0001f600",
+                "/~",
+                "/...",
+                "/a\r\n",
+            ],
+            *["/-", "/a0", "/a.", "/a" + "\x01"],
+        ]
+    ),
 )
 def test_an_odd_path_is_a_path(files: Files, path: str) -> None:
     files.write(ADA, "/a/b/c/d", "other")

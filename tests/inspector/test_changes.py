@@ -66,6 +66,7 @@ async def names(state: AsyncPGState, thread_id: str) -> list[Any]:
     return [(one.payload["action"], one.payload["by"]) for one in events]
 
 
+@pytest.mark.slow
 async def test_one_of_two_persons_runs_on(two: Two) -> None:
     state, eve, adam = two
     await travel(state)
@@ -189,6 +190,7 @@ async def test_a_run_is_cancelled_and_discarded_by_one_person(two: Two) -> None:
     refused(await eve.act(f"/runs/f/{ended}/cancel", sure="1"), "The run has ended already: error.")
 
 
+@pytest.mark.slow
 async def test_an_edit_is_made_once(two: Two) -> None:
     state, eve, adam = two
     ids = await travel(state)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.pregel._checkpoint import create_checkpoint
+from support import spread
 from support.pages import HOSTILE, Visitor, fields_of, inspected, state_of, statements, travel, visiting, without_bdi
 
 from langgraph_pgstate.server.graphs import config_at
@@ -182,16 +183,23 @@ async def test_what_was_typed_stands_in_the_form_after_a_refusal(place: Place) -
 
 @pytest.mark.parametrize(
     ("channel", "value", "why"),
-    [
-        ("bookings", {}, "the graph has no channel"),
-        ("__start__", {}, "the graph has no channel"),
-        ("messages", [{"role": "bogus", "content": "x"}], "messages[0] must be a message: Unexpected message type"),
-        ("messages", [{"type": "bogus", "content": "x"}], "messages[0] must be a message"),
-        ("messages", [{"type": "ai", "content": "x", "tool_calls": [{"name": 1}]}], "messages[0] must be a message"),
-        ("messages", [{"role": "user"}], "it must have a content"),
-        ("messages", [7], "it must be an object"),
-        ("messages", {"0": 1}, "messages must be a list"),
-    ],
+    spread(
+        [
+            ("bookings", {}, "the graph has no channel"),
+            ("__start__", {}, "the graph has no channel"),
+            ("messages", [{"role": "bogus", "content": "x"}], "messages[0] must be a message: Unexpected message type"),
+            ("messages", [{"type": "bogus", "content": "x"}], "messages[0] must be a message"),
+            (
+                "messages",
+                [{"type": "ai", "content": "x", "tool_calls": [{"name": 1}]}],
+                "messages[0] must be a message",
+            ),
+            ("messages", [{"role": "user"}], "it must have a content"),
+            ("messages", [7], "it must be an object"),
+            ("messages", {"0": 1}, "messages must be a list"),
+        ],
+        unpack=True,
+    ),
 )
 async def test_an_edit_that_is_refused_says_why(place: Place, channel: str, value: Any, why: str) -> None:
     server, visitor = place

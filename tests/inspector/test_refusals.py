@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from langgraph_sdk import Auth
+from support import spread
 from support.http import http
 from support.pages import forms_of, inspected, state_of, travel, without_bdi
 
@@ -92,7 +93,7 @@ async def test_unknown_pages_answer_a_browser_with_a_page(place: Place, path: st
     assert (await visitor.client.get(f"/ui{path}", headers={"accept": "application/json"})).json().keys() == {"detail"}
 
 
-@pytest.mark.parametrize("id", ["a\nb", "a\n", "\r\n", "tab\there", "\x7f", "\u2028"])
+@pytest.mark.parametrize("id", spread(["a\nb", "a\n", "\r\n", "tab\there", "\x7f", "\u2028"]))
 async def test_an_id_with_control_characters_has_pages(place: Place, id: str) -> None:
     server, visitor = place
     ids = await travel(state_of(server), id)

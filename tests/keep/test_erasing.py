@@ -17,7 +17,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-from support import FORK, GUARD_SECONDS, config_of, examples, put_arguments, wait_until
+from support import FORK, GUARD_SECONDS, config_of, examples, put_arguments, spread, wait_until
 from support.keep import archive_and_die
 from support.tenants import open_walled
 
@@ -856,7 +856,7 @@ def test_what_a_user_did_in_archived_threads_of_others_is_erased(
     assert state.privacy.erase(user_id="evelyn", key=KEY).counts == {}
 
 
-@pytest.mark.parametrize("payload", ["[]", "7", '{"by": 1e400}', '{"by": ["evelyn"]}', '{"by": null}'])
+@pytest.mark.parametrize("payload", spread(["[]", "7", '{"by": 1e400}', '{"by": ["evelyn"]}', '{"by": null}']))
 def test_an_event_of_any_form_keeps_no_thread_from_an_archive(
     state: PGState, ask: Ask, tmp_path: Path, payload: str
 ) -> None:
@@ -906,7 +906,12 @@ def test_a_thread_of_another_that_is_archived_again_meanwhile_stays(
 
 
 @pytest.mark.parametrize(
-    "what", [{"user_id": "evelyn"}, {"thread_id": "hers"}, {"thread_id": "hers", "message_id": "m1"}]
+    "what",
+    [
+        {"user_id": "evelyn"},
+        {"thread_id": "hers", "message_id": "m1"},
+        pytest.param({"thread_id": "hers"}, marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_erased_after_it_was_copied_is_in_no_archive(
     state: PGState, dsn: str, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: dict[str, str]

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from langgraph.store.base import PutOp
 from psycopg import sql
+from support import spread
 
 from benchmarks.memory import fill_ours, make_given
 from langgraph_pgstate.db import database
@@ -91,7 +92,9 @@ def plan_of(connection: psycopg.Connection, statements: Sequence[tuple[Any, Any]
     return json.dumps(rows[0][0])
 
 
-@pytest.mark.parametrize("mode", ["hybrid", "vector", "words"])
+@pytest.mark.parametrize(
+    "mode", ["hybrid", *(pytest.param(one, marks=pytest.mark.slow) for one in ("vector", "words"))]
+)
 def test_the_time_of_an_exact_search_grows_with_the_number_of_items(
     store: PGMemoryStore, dsn: str, connection: psycopg.Connection, mode: Any
 ) -> None:
@@ -180,7 +183,7 @@ SEARCHES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "vector"])
-@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("search", spread(SEARCHES))
 def test_searches_read_by_index_however_many_memories_there_are(
     crowd: Crowd, dsn: str, connection: psycopg.Connection, search: str, mode: Any
 ) -> None:

@@ -26,7 +26,7 @@ from langgraph.store.memory import InMemoryStore
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
-from support import GUARD_SECONDS
+from support import GUARD_SECONDS, spread
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import BlockingCallError, ConfigurationError, SerializationError
@@ -516,26 +516,28 @@ def test_an_index_with_other_options_needs_another_name(dsn: str, schema: str, i
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"index": {"embed": embed}},
-        {"index": {"dims": 2}},
-        {"index": {"dims": 5000, "embed": embed}},
-        {"index": {**INDEX, "kind": "x"}},
-        {"index": {**INDEX, "ann_index_config": {"kind": "ivfflat"}}},
-        {"index": {**INDEX, "ann_index_config": {"m": "16) WHERE false; --"}}},
-        {"index": [INDEX, INDEX]},
-        {"index": 5},
-        {"ttl": {"default_ttl": -1}},
-        {"ttl": {"other": 1}},
-        {"ttl": 5},
-        {"language": "english'; --"},
-        {"history": -1},
-        {"namespaces": 5},
-        {"namespaces": {("a",): {"nothing": 1}}},
-        {"namespaces": {("a",): {"ttl": -1}}},
-        {"namespaces": {("a",): {"index": True}}},
-        {"nothing": 1},
-    ],
+    spread(
+        [
+            {"index": {"embed": embed}},
+            {"index": {"dims": 2}},
+            {"index": {"dims": 5000, "embed": embed}},
+            {"index": {**INDEX, "kind": "x"}},
+            {"index": {**INDEX, "ann_index_config": {"kind": "ivfflat"}}},
+            {"index": {**INDEX, "ann_index_config": {"m": "16) WHERE false; --"}}},
+            {"index": [INDEX, INDEX]},
+            {"index": 5},
+            {"ttl": {"default_ttl": -1}},
+            {"ttl": {"other": 1}},
+            {"ttl": 5},
+            {"language": "english'; --"},
+            {"history": -1},
+            {"namespaces": 5},
+            {"namespaces": {("a",): {"nothing": 1}}},
+            {"namespaces": {("a",): {"ttl": -1}}},
+            {"namespaces": {("a",): {"index": True}}},
+            {"nothing": 1},
+        ]
+    ),
 )
 def test_an_option_that_is_not_usable_is_refused(dsn: str, options: Any) -> None:
     with pytest.raises(ConfigurationError), PGMemoryStore.from_conn_string(dsn, **options):

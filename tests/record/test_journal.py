@@ -20,7 +20,18 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from psycopg.conninfo import make_conninfo
-from support import FORK, GUARD_SECONDS, backends, config_of, counted, holding, move_journal, put_arguments, wait_until
+from support import (
+    FORK,
+    GUARD_SECONDS,
+    backends,
+    config_of,
+    counted,
+    holding,
+    move_journal,
+    put_arguments,
+    spread,
+    wait_until,
+)
 from support.recorder import rows
 from typer.testing import CliRunner
 
@@ -365,7 +376,7 @@ def test_only_the_later_child_is_a_fork(state: PGState, connection: Connection) 
     assert [fork["checkpoint_id"] for fork in forks] == [second["configurable"]["checkpoint_id"]]
 
 
-@pytest.mark.parametrize("steps", range(1, 16, 2))
+@pytest.mark.parametrize("steps", spread(range(1, 16, 2)))
 def test_a_loop_that_stands_still_keeps_nobody_waiting(
     steps: int, dsn: str, schema: str, state: PGState, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

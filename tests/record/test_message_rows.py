@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support import spread
 from support.record import Parts, Record, ask, open_parts
 
 from langgraph_pgstate import PGStateSaver
@@ -141,7 +142,7 @@ async def test_only_the_rows_of_checkpoints_that_are_there_count(parts: Parts, r
     assert await said(parts, checkpoint_id="2b") == "aside"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", spread(range(10)))
 async def test_a_conversation_is_what_the_channel_held(dsn: str, record: Record, seed: int) -> None:
     """Against a list that is changed at random on a tree of checkpoints."""
     rng = random.Random(seed)

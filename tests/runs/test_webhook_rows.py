@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support import spread
 from support.queue import CODEC, Queue
 
 from langgraph_pgstate.db.protocol import read
@@ -55,7 +56,7 @@ def failed(queue: Queue) -> list[Webhook]:
     return list(found)
 
 
-@pytest.mark.parametrize("status", ["success", "interrupted", "error", "cancelled", "timeout"])
+@pytest.mark.parametrize("status", spread(["success", "interrupted", "error", "cancelled", "timeout"]))
 def test_the_end_of_a_run_is_noted_with_it(status: str, queue: Queue) -> None:
     run_id = queue.add("t", webhook=URL, metadata={"a": 1})
     queue.add("without")

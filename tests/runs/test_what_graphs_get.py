@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import Command, Send, interrupt
-from support import GUARD_SECONDS, wait_until
+from support import GUARD_SECONDS, spread, wait_until
 
 from langgraph_pgstate import DefaultAnswer, PGState
 from langgraph_pgstate.codec.exact import difference
@@ -63,14 +63,16 @@ class Seen:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {"input": {"given": MANY, "log": []}},
-        {"input": {"given": ("user", "hi"), "log": [("note", "p")]}},
-        {"input": {"given": 1}, "context": MANY, "config": {"configurable": {"given": MANY}}},
-        {"input": {"given": 1}, "context": kinds.Order(2, [(3,)])},
-        {"command": Command(update=[("given", ("p",)), ("log", [("q",)])], goto="node")},
-        {"command": Command(goto=[Send("sent", {"pair": (1, (2,))})])},
-    ],
+    spread(
+        [
+            {"input": {"given": MANY, "log": []}},
+            {"input": {"given": ("user", "hi"), "log": [("note", "p")]}},
+            {"input": {"given": 1}, "context": MANY, "config": {"configurable": {"given": MANY}}},
+            {"input": {"given": 1}, "context": kinds.Order(2, [(3,)])},
+            {"command": Command(update=[("given", ("p",)), ("log", [("q",)])], goto="node")},
+            {"command": Command(goto=[Send("sent", {"pair": (1, (2,))})])},
+        ]
+    ),
     ids=["dict", "tuples", "context and config", "dataclass", "command", "send"],
 )
 def test_a_graph_gets_what_was_enqueued(dsn: str, schema: str, arguments: dict[str, Any]) -> None:

@@ -203,7 +203,9 @@ def chat(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize(
+    "durability", ["exit", *(pytest.param(one, marks=pytest.mark.slow) for one in ("sync", "async"))]
+)
 async def test_a_chat_with_tools_that_forgets(compare: Compare, durability: str) -> None:
     async def script(run: Run) -> Any:
         return [await run.invoke({"messages": [HumanMessage(f"Question {turn}?", id=f"q{turn}")]}) for turn in range(5)]

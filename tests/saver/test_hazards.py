@@ -16,7 +16,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
-from support import GUARD_SECONDS
+from support import GUARD_SECONDS, spread
 from support.samples import (
     checkpoint_of,
     config_of,
@@ -376,7 +376,7 @@ class DeltaState(TypedDict):
     total: Annotated[int, operator.add]
 
 
-@pytest.mark.parametrize("turns", range(1, 10))
+@pytest.mark.parametrize("turns", spread(range(1, 10)))
 def test_keep_latest_keeps_a_delta_channel_readable(turns: int, saver: PGStateSaver) -> None:
     """After a prune a DeltaChannel is rebuilt as before, wherever its last snapshot is, and the run goes on.
 

@@ -11,6 +11,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
+from support import spread
 
 from tests.saver.test_graphs import (
     THREAD,
@@ -44,7 +45,7 @@ def asked(answer: Any) -> Any:
     return {**answer, "__interrupt__": sorted(repr(item.value) for item in answer.get("__interrupt__", ()))}
 
 
-@pytest.mark.parametrize("position", range(6))
+@pytest.mark.parametrize("position", spread(range(6)))
 async def test_a_past_checkpoint_is_given_new_input(compare: Compare, position: int) -> None:
     async def script(run: Run) -> Any:
         for turn in range(2):

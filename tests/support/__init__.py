@@ -84,6 +84,21 @@ def crossed(*dimensions: Sequence[Any]) -> list[Any]:
     return [pytest.param(*values, marks=() if values in few else pytest.mark.slow) for values in product(*dimensions)]
 
 
+def spread(values: Iterable[Any], *, unpack: bool = False) -> list[Any]:
+    """Return values for a parameter. Mark them `slow`, except for the first, the middle one and the last.
+
+    Args:
+        values: The values.
+        unpack: Whether each holds the values of several parameters.
+    """
+    given = [*values]
+    few = {0, len(given) // 2, len(given) - 1}
+    return [
+        pytest.param(*(value if unpack else [value]), marks=() if number in few else pytest.mark.slow)
+        for number, value in enumerate(given)
+    ]
+
+
 def config_of(thread_id: str, namespace: str = "") -> dict[str, Any]:
     """Return a config that names a thread's latest checkpoint."""
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}}

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, StateSnapshot, interrupt
-from support import GUARD_SECONDS
+from support import GUARD_SECONDS, spread
 from support.samples import config_of, exact_tuple, forget, id_of, messages, put_values, values_of
 from typing_extensions import TypedDict
 
@@ -286,21 +286,23 @@ def test_the_space_of_a_long_conversation_is_given_back(saver: PGStateSaver, tab
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {"strategy": "keep_newest"},
-        {"strategy": ""},
-        {"keep_last": 0},
-        {"keep_last": -1},
-        {"keep_last": True},
-        {"keep_last": "1"},
-        {"keep_last": 2, "strategy": "delete"},
-        {"older_than": 5},
-        {"older_than": timedelta(seconds=-1)},
-        {"thread_ids": "t"},
-        {"thread_ids": [None]},
-        {"thread_ids": [""]},
-        {"thread_ids": ["t", b"x"]},
-    ],
+    spread(
+        [
+            {"strategy": "keep_newest"},
+            {"strategy": ""},
+            {"keep_last": 0},
+            {"keep_last": -1},
+            {"keep_last": True},
+            {"keep_last": "1"},
+            {"keep_last": 2, "strategy": "delete"},
+            {"older_than": 5},
+            {"older_than": timedelta(seconds=-1)},
+            {"thread_ids": "t"},
+            {"thread_ids": [None]},
+            {"thread_ids": [""]},
+            {"thread_ids": ["t", b"x"]},
+        ]
+    ),
     ids=str,
 )
 async def test_bad_arguments_remove_nothing(arguments: dict[str, Any], saver: PGStateSaver, tables: Tables) -> None:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from langchain_core.tools import tool
 from psycopg import sql
-from support import GUARD_SECONDS, crossed, ended, terminate, wait_until
+from support import GUARD_SECONDS, crossed, ended, spread, terminate, wait_until
 from support.ledger import LEDGERS, Bench, Line, ask, calls, open_on_line, thread, tool_of
 
 from langgraph_pgstate import AsyncPGState, PGState
@@ -93,7 +93,7 @@ HANDLERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("handler", HANDLERS)
+@pytest.mark.parametrize("handler", spread(HANDLERS))
 async def test_a_database_that_fails_after_an_effect_stops_the_run(
     broken: tuple[Bench, Line], connection: psycopg.Connection, handler: str
 ) -> None:

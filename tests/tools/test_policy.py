@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support import spread
 from support.ledger import Bench, ask, thread, tool_of
 
 from langgraph_pgstate.errors import ConfigurationError, ToolFailedError, ToolOutcomeUnknownError
@@ -78,7 +79,7 @@ async def test_a_policy_is_found_under_another_name(bench: Bench) -> None:
 # Checks
 
 
-@pytest.mark.parametrize("answer", [0, 1, "", "yes", []])
+@pytest.mark.parametrize("answer", spread([0, 1, "", "yes", []]))
 async def test_a_check_has_to_say_what_it_means(bench: Bench, connection: psycopg.Connection, answer: Any) -> None:
     """A count of rows, for one, is neither yes nor no."""
     till = Till()

@@ -69,7 +69,7 @@ async def test_the_next_run_of_a_thread_waits_for_the_thread_that_a_cancelled_on
         second = state.runs.enqueue("agent", {}, thread_id="t", multitask_strategy=strategy)
         if how != "rollback":
             await asyncio.to_thread(wait_until, lambda: first.status() not in ("pending", "running"), "the end")
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(1.5)
         assert node.times == 1
         assert second.status() == "pending"
         node.released.set()
