@@ -13,6 +13,7 @@ from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Send
 from psycopg import sql
+from support import spread
 from typing_extensions import TypedDict
 
 from langgraph_pgstate import AsyncPGState, PGState
@@ -116,7 +117,7 @@ def sent(form: str) -> Any:
     return messages, build
 
 
-@pytest.mark.parametrize("form", ["call", "context", "message", "channel"])
+@pytest.mark.parametrize("form", spread(["call", "context", "message", "channel"]))
 def test_what_a_sent_call_remembers_leads_to_its_message(
     dsn: str, schema: str, connection: psycopg.Connection, form: str
 ) -> None:

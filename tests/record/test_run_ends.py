@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from langchain_core.tools import StructuredTool
 from langgraph.prebuilt import ToolNode
-from support import FORK, GUARD_SECONDS, RoundTrips, loop_graph, move_journal, wait_until
+from support import FORK, GUARD_SECONDS, RoundTrips, loop_graph, move_journal, spread, wait_until
 from support.ledger import agent_graph, ask, calls, thread
 from support.recorder import config, rows
 
@@ -125,7 +125,9 @@ def answer_and_die(dsn: str, schema: str, way: str, before: Callable[[], Any] = 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("way", ["blocking", "blocking on a loop", "blocking, awaited", "async", "async in a thread"])
+@pytest.mark.parametrize(
+    "way", spread(["blocking", "blocking on a loop", "blocking, awaited", "async in a thread", "async"])
+)
 def test_a_run_that_has_answered_is_known_though_its_process_is_killed_at_once(
     way: str, dsn: str, schema: str, connection: Connection
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langgraph.func import entrypoint
 from langgraph.types import Command, interrupt
-from support import GUARD_SECONDS
+from support import GUARD_SECONDS, spread
 from support.queue import STATES, call, open_state
 
 from langgraph_pgstate.runs.types import StreamEvent
@@ -37,7 +37,7 @@ def asking(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("api", STATES)
-@pytest.mark.parametrize("value", [1, "text", None, {"a": 1}, [1, 2]])
+@pytest.mark.parametrize("value", spread([1, "text", None, {"a": 1}, [1, 2]]))
 @pytest.mark.parametrize("make", [returning, saving, asking])
 async def test_waiting_gives_what_invoke_returns(
     api: type, make: Callable[[Any], Any], value: Any, dsn: str, schema: str

@@ -186,7 +186,7 @@ def test_a_question_is_answered_by_another_process(
     assert orders(connection, schema) == []
 
 
-@pytest.mark.parametrize("guard", [None, "head", "lease"])
+@pytest.mark.parametrize("guard", [None, "lease", pytest.param("head", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("api", APIS)
 def test_what_is_forked_from_the_past_is_the_newest(
     api: type, guard: Any, dsn: str, schema: str, connection: psycopg.Connection

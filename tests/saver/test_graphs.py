@@ -302,7 +302,7 @@ async def test_updates_of_past_checkpoints_fork(compare: Compare) -> None:
     await compare(counting, script)
 
 
-@pytest.mark.parametrize("position", [0, 2, 4])
+@pytest.mark.parametrize("position", [2, *(pytest.param(one, marks=pytest.mark.slow) for one in (0, 4))])
 async def test_a_copy_of_a_past_checkpoint(compare: Compare, position: int) -> None:
     """`as_node="__copy__"` makes a sibling: a checkpoint whose values come from no ancestor of its own."""
 
@@ -346,7 +346,9 @@ def map_reduce(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize(
+    "durability", ["async", *(pytest.param(one, marks=pytest.mark.slow) for one in ("sync", "exit"))]
+)
 async def test_sends_and_parallel_nodes(compare: Compare, durability: str) -> None:
     async def script(run: Run) -> Any:
         first = await run.invoke({"topics": ["cats", "dogs", "cats"], "jokes": []})

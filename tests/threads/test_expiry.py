@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
-from support import config_of, holding, put_arguments, run_children
+from support import config_of, holding, put_arguments, run_children, spread
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.threads import expiry
@@ -111,7 +111,7 @@ def test_a_thread_in_use_survives(
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before", "after it was found"])
-@pytest.mark.parametrize("case", IN_USE)
+@pytest.mark.parametrize("case", spread(IN_USE))
 def test_a_thread_in_use_is_not_pruned(
     case: str, is_late: bool, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

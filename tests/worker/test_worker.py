@@ -361,7 +361,7 @@ async def test_a_newer_run_supersedes_a_running_one(
             assert "2" in messages
 
 
-@pytest.mark.parametrize("repair", ["default", "own", None])
+@pytest.mark.parametrize("repair", ["default", None, pytest.param("own", marks=pytest.mark.slow)])
 async def test_an_interrupted_tool_call_gets_a_result_before_the_next_input(
     repair: Any, dsn: str, schema: str, state: PGState
 ) -> None:
