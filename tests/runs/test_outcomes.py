@@ -37,12 +37,15 @@ def test_the_outcome_is_the_state_at_the_last_checkpoint_of_the_run(queue: Queue
 
 
 def test_a_run_without_a_checkpoint_leaves_the_state_that_it_found(queue: Queue) -> None:
-    for before, state in (("nothing", {}), ("other", {"value": 2})):
-        if before == "other":
-            queue.put("t", before)
-        queue.add("t", run_id=f"after {before}")
-        queue.finish(queue.claim_one())
-        assert outcome(queue, f"after {before}") == ("success", state)
+    for run_id in ("first", "own", "idle"):
+        queue.add("t", run_id=run_id)
+        run = queue.claim_one()
+        if run_id == "own":
+            queue.put("t", run_id)
+        queue.finish(run)
+    assert outcome(queue, "first") == ("success", {})
+    assert outcome(queue, "idle") == outcome(queue, "own")
+    assert outcome(queue, "own")[1]
 
 
 def test_other_ends_are_raised(queue: Queue) -> None:
