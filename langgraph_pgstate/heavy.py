@@ -58,6 +58,8 @@ def start_thread(function: Callable[[], object], name: str) -> threading.Thread:
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function in a thread, as `asyncio.to_thread` does, and return its result.
 
+    If the caller is cancelled, a function that has begun goes on to its end. One that has not begun is never called.
+
     Raises:
         UnavailableError: If no thread can be started. The function is then not called, also not later.
     """
