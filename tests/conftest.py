@@ -76,17 +76,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _mark_twins(items: list[pytest.Item]) -> None:
-    """Mark one of two tests as slow that differ in their API alone: the async one, and of the next two the blocking."""
+    """Mark one of two tests that differ in their API alone as a twin: the async one, of the next two the blocking."""
     pairs: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.path.relative_to(_TESTS).as_posix().startswith(_WRITTEN_ONCE):
             pairs.setdefault(item.nodeid.replace("Async", "").replace("[async", "[blocking"), []).append(item)
     for number, pair in enumerate(pair for pair in pairs.values() if len(pair) == 2):
-        pair[number % 2 - 1].add_marker(pytest.mark.slow)
+        _mark_twin(pair[number % 2 - 1])
 
 
 def _mark_combinations(items: list[pytest.Item]) -> None:
-    """Mark combinations of parameters as slow that need a server, except for a few in which each value occurs."""
+    """Mark combinations of parameters as twins that need a server, except for a few in which each value occurs."""
     tests: dict[str, dict[pytest.Item, set[tuple[int, str]]]] = {}
     for item in items:
         if "dsn" in getattr(item, "fixturenames", ()) and not any(map(item.get_closest_marker, ("slow", "long"))):
@@ -100,7 +100,12 @@ def _mark_combinations(items: list[pytest.Item]) -> None:
             kept = max(cases, key=lambda item: len(missing & cases[item]))
             missing -= cases.pop(kept)
         for item in cases:
-            item.add_marker(pytest.mark.slow)
+            _mark_twin(item)
+
+
+def _mark_twin(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.slow)
+    item.add_marker(pytest.mark.twin)
 
 
 @pytest.fixture(scope="session")

@@ -128,6 +128,7 @@ def test_paths_of_tasks_are_those_of_langgraph(node: str) -> None:
     assert task_path_str((_constants.PULL, node, "node_error_handler", False)) == path + compat.HANDLER_PATH
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from("abcde"), min_size=1, max_size=5, unique=True), st.data())
 def test_channels_of_any_graph_that_its_state_does_not_declare_are_known(nodes: list[str], data: st.DataObject) -> None:
     """Graphs of edges, joins, conditions and deferred nodes."""

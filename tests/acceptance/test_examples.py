@@ -61,6 +61,7 @@ def test_the_example_charges_once_and_is_recorded(directory: Path) -> None:
         assert run.stdout.endswith("charge: success, attempt 1, 90 euros charged for order 17\n")
 
 
+@pytest.mark.slow
 async def test_the_application_serves_each_user_its_own_threads(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     example = load_value("app.py:app", ROOT / "examples" / "fastapi")
     monkeypatch.setenv("PGSTATE_DSN", dsn)

@@ -11,6 +11,7 @@ from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.errors import ConfigurationError
 
 
+@pytest.mark.slow
 @pytest.mark.bare
 def test_the_schema_is_set_up_moved_and_described(dsn: str, schema: str) -> None:
     with Admin.open(dsn, schema=schema) as admin:

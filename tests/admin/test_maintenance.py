@@ -51,6 +51,7 @@ def test_months_are_made_ahead_moved_out_of_the_default_and_dropped(
             state.maintain(drop_older_than=0)
 
 
+@pytest.mark.slow
 def test_days_of_events_are_made_ahead_and_dropped_unless_a_run_in_the_queue_has_some(
     connection: Connection, schema: str
 ) -> None:
@@ -85,6 +86,7 @@ def test_days_of_events_are_made_ahead_and_dropped_unless_a_run_in_the_queue_has
         queue.do(list_old_days, timedelta(seconds=-1))
 
 
+@pytest.mark.slow
 def test_setup_leaves_months_for_later_that_others_hold_up(dsn: str, schema: str, connection: Connection) -> None:
     with recording(dsn, schema) as (saver, recorder):
         for month in months(connection, schema) - {"spans_default"}:

@@ -106,6 +106,7 @@ def test_the_old_application_goes_on_between_two_passes(old: PostgresSaver, save
     assert nested <= second.checkpoints
 
 
+@pytest.mark.slow
 def test_a_pass_reads_what_the_old_application_is_writing(
     old: PostgresSaver, bring: Any, dsn: str, old_schema: str
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_pass_reads_what_the_old_application_is_writing(
     bring()
 
 
+@pytest.mark.slow
 def test_what_only_changed_around_its_values_keeps_them(
     old: PostgresSaver, saver: PGStateSaver, bring: Any, admin: Admin, connection: Any, schema: str, old_schema: str
 ) -> None:
@@ -254,6 +256,7 @@ def test_half_an_answer_given_in_both_places_is_a_conflict(old: PostgresSaver, s
     assert [problem.thread_id for problem in bring(clean=False).conflicts] == ["asking"]
 
 
+@pytest.mark.slow
 def test_what_the_source_pruned_stays(old: PostgresSaver, saver: PGStateSaver, bring: Any) -> None:
     talk(old, "chat", 4)
     bring()
@@ -294,6 +297,7 @@ def test_an_encrypting_serializer_sees_every_value(
         assert_same_answers(old, reader, "secret")
 
 
+@pytest.mark.slow
 def test_what_an_encrypting_serializer_wrote_moves_to_our_encryption(
     old: PostgresSaver, dsn: str, schema: str, old_schema: str, saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:

@@ -42,6 +42,7 @@ async def test_an_old_delta_channel_is_whole_or_gone(
         assert (await graph.aget_state(THREAD)).values == values[oldest_first[-1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_the_history_of_a_pruned_checkpoint_has_a_named_result(api: type, dsn: str, schema: str) -> None:
     async with readers(api, dsn, schema) as (saver, values, prune):

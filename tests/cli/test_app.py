@@ -82,6 +82,7 @@ def test_choices_are_those_of_the_operations() -> None:
     assert options.DECISIONS == DECISIONS
 
 
+@pytest.mark.slow
 def test_it_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "langgraph_pgstate", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import psycopg
+import pytest
 from support.cli import Run, lines
 from support.samples import config_of, put_values
 
 from langgraph_pgstate import PGStateSaver
 
 
+@pytest.mark.slow
 def test_threads_go_and_come_back(
     terminal: Run, saver: PGStateSaver, connection: psycopg.Connection, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ import langgraph_pgstate
 pytestmark = pytest.mark.smoke
 
 
+@pytest.mark.slow
 def test_help_imports_no_langgraph() -> None:
     """With a package that imports nothing itself, the commands import only typer."""
     code = f"""

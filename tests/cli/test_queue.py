@@ -154,6 +154,7 @@ def test_an_answer_is_taken_up_by_a_worker(run: Any, dsn: str, schema: str, tmp_
     assert found.checkpoint["channel_values"]["heard"] == "this"
 
 
+@pytest.mark.slow
 def test_a_worker_runs_graphs_that_have_the_ledger_of_the_server(
     run: Any, dsn: str, schema: str, tmp_path: Path
 ) -> None:

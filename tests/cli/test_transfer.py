@@ -12,6 +12,7 @@ from langgraph_pgstate import PGStateSaver
 pytestmark = pytest.mark.smoke
 
 
+@pytest.mark.slow
 def test_threads_move_in_and_out(run: Run, dsn: str, upstream_schema: str, saver: PGStateSaver) -> None:
     theirs = make_conninfo(dsn, options=f"-csearch_path={upstream_schema}")
     with PostgresSaver.from_conn_string(theirs) as upstream:

@@ -155,6 +155,7 @@ def test_a_frame_that_states_more_content_than_is_ever_stored_is_refused() -> No
             frames.unpack(frame, "here")
 
 
+@pytest.mark.slow
 def test_content_that_compresses_better_than_a_frame_may_is_stored_raw() -> None:
     content = bytes(frames.MOST_BYTES + 1)
     assert frames.unpack(frames.pack(content), "here") == content

@@ -689,6 +689,7 @@ def bouncer_version() -> tuple[int, ...]:
     return tuple(int(part) for part in answer.split()[1].split("."))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prepare_threshold", "api"), crossed([None, 5], APIS))
 async def test_many_operations_through_pgbouncer(
     api: type, prepare_threshold: int | None, dsn: str, schema: str, tmp_path: Path

@@ -203,6 +203,7 @@ async def test_what_must_be_in_time_does_not_wait_for_calls_that_keep_all_connec
         assert await run(database, look, "run_apart", 0.05) == "seen"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["the pool computes its connection string", "the role has no more connections"])
 @pytest.mark.parametrize("api", APIS)
 async def test_what_must_be_in_time_waits_for_a_connection_where_no_more_can_be_opened(
@@ -227,6 +228,7 @@ async def test_what_must_be_in_time_waits_for_a_connection_where_no_more_can_be_
     connection.execute(f"DROP ROLE {role}".encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_what_must_be_in_time_waits_for_a_server_that_is_away(
     api: type, gate: Gate, monkeypatch: pytest.MonkeyPatch
@@ -306,6 +308,7 @@ async def test_what_the_block_raises_is_left_as_it_is(api: type, dsn: str) -> No
             raise PoolTimeout("another pool's")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_server_that_is_still_starting_is_waited_for(api: type, gate: Gate) -> None:
     gate.shut()

@@ -27,6 +27,7 @@ from tests.keep.test_retention import DAY, age
 EVE = "/memory/memories~2Fuser~2Feve"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [None, "words"])
 async def test_pages_show_and_change_encrypted_memories(
     search: Any, dsn: str, schema: str, connection: psycopg.Connection

@@ -361,6 +361,7 @@ def test_a_claim_is_undone_while_the_master_key_does_not_answer(
         assert [run.run_id for run in found.runs] == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tenant", [None, "acme"])
 def test_a_claim_that_is_undone_leaves_no_transaction_open(
     dsn: str, schema: str, connection: psycopg.Connection, tenant: str | None

@@ -226,6 +226,7 @@ def test_every_content_comes_back(files: Files, content: str | bytes, lines: int
     )
 
 
+@pytest.mark.slow
 def test_ten_megabytes_are_stored_and_more_than_64_refused(files: Files) -> None:
     text = "".join(f"{number} {'x' * 90}\n" for number in range(100_000))
     files.write(ADA, PATH, text)

@@ -89,6 +89,7 @@ def test_an_agent_writes_edits_and_greps_files_that_outlive_its_process(dsn: str
     assert len({one.checkpoint_id for one in changes} - {None}) == 2
 
 
+@pytest.mark.slow
 def test_a_function_of_the_runtime_gives_each_user_files_of_her_own(state: PGState) -> None:
     @dataclass
     class Context:
@@ -128,6 +129,7 @@ def test_a_write_does_not_lose_what_another_agent_has_written(state: PGState) ->
     assert backend.read("/a").file_data["content"] == "mine 4\nours\n"
 
 
+@pytest.mark.slow
 def test_a_subagent_is_another_agent(state: PGState) -> None:
     backend = PGFiles(state, namespace=ADA)
     child = {

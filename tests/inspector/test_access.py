@@ -101,6 +101,7 @@ async def test_a_body_that_is_no_form_is_refused(place: Place) -> None:
         assert (await visitor.client.post("/ui/person", content=content, headers=form)).status_code == 422
 
 
+@pytest.mark.slow
 async def test_without_auth_only_this_machine_acts(place: Place) -> None:
     server, _ = place
     await travel(state_of(server))
@@ -144,6 +145,7 @@ async def test_a_read_only_server_hides_and_refuses_actions(dsn: str, schema: st
             assert (response.status_code, "read-only" in response.text) == (403, True), action.name
 
 
+@pytest.mark.slow
 async def test_permissions_decide_and_nobody_has_them_by_default(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema, auth=auth()) as (server, anonymous):
         await travel(state_of(server), metadata={"team": "red", "graph_id": "trip"})
@@ -197,6 +199,7 @@ async def test_pages_that_only_show_offer_no_answer_and_no_decision(dsn: str, sc
         assert "Settle" not in page
 
 
+@pytest.mark.slow
 async def test_a_run_is_that_of_the_user_who_starts_it(dsn: str, schema: str) -> None:
     """On another user's thread, and on a fork of it, too."""
     async with inspected(dsn, schema, auth=auth(), worker=True) as (server, _):

@@ -86,6 +86,7 @@ async def test_what_needs_the_rows_says_that_the_thread_is_archived(place: Place
         assert "Its messages, states and runs are in an archive" in await visitor.page("/threads/t", **query)
 
 
+@pytest.mark.slow
 async def test_a_damaged_or_missing_archive_is_named(place: Place, url: str) -> None:
     server, visitor = place
     state = state_of(server)

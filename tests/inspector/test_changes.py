@@ -262,6 +262,7 @@ async def test_workers_and_schedules_are_changed_by_one_person(two: Two) -> None
         refused(await (adam if first == "Eve" else eve).act(path, sure="1"), f"asked to drain just now by {first}")
 
 
+@pytest.mark.slow
 async def test_an_old_page_does_not_cancel_what_was_retried(two: Two) -> None:
     state, eve, adam = two
     run = await state.runs.enqueue("trip", {"messages": []}, thread_id="t")

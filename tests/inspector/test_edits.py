@@ -215,6 +215,7 @@ async def test_an_edit_that_is_refused_says_why(place: Place, channel: str, valu
     assert await actions(state_of(server), "t") == [] or plain.status_code == 303
 
 
+@pytest.mark.slow
 async def test_who_is_second_sees_both_versions_and_makes_the_change_on_top(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema) as (server, eve), visiting(server) as adam:
         state = state_of(server)
@@ -319,6 +320,7 @@ async def test_what_cannot_be_read_is_said_once(place: Place) -> None:
     assert "(character 3)" in text
 
 
+@pytest.mark.slow
 async def test_a_change_of_an_older_checkpoint_is_made_there(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema) as (server, eve), visiting(server) as adam:
         state = state_of(server)

@@ -37,6 +37,7 @@ def asked(value: Any, schema: Any = None) -> PendingInterrupt:
     return PendingInterrupt("i", value, at(0), schema, "task", None)
 
 
+@pytest.mark.slow
 async def test_a_named_person_answers(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema) as (server, visitor):
         state = state_of(server)
@@ -108,6 +109,7 @@ async def test_two_persons_answer_at_once(dsn: str, schema: str, monkeypatch: py
         assert [one.payload["by"] for one in (await state.events.list("t", kind="answer")).items] == [winner]
 
 
+@pytest.mark.slow
 async def test_an_answer_waits_for_a_run_that_may_answer(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema) as (server, visitor):
         state = state_of(server)
@@ -125,6 +127,7 @@ async def test_an_answer_waits_for_a_run_that_may_answer(dsn: str, schema: str) 
         assert (await visitor.act(path, answer="not now")).status_code == 303
 
 
+@pytest.mark.slow
 async def test_a_copy_has_an_answer_of_its_own(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema) as (server, eve), visiting(server) as adam:
         state = state_of(server)

@@ -69,6 +69,7 @@ async def test_the_second_person_of_an_erasure_is_told_who_was_first(dsn: str, s
             assert "Eve" not in str(newest.receipt)
 
 
+@pytest.mark.slow
 async def test_a_receipt_is_signed_shown_compared_and_downloaded(dsn: str, schema: str) -> None:
     key = b"a secret of receipts"
     async with inspected(dsn, schema, receipt_key=key) as (server, visitor):
@@ -106,6 +107,7 @@ async def test_a_receipt_is_signed_shown_compared_and_downloaded(dsn: str, schem
         assert "one of another erasure: other" in await visitor.page(path)
 
 
+@pytest.mark.slow
 async def test_without_a_key_a_receipt_says_that_it_is_not_signed(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema) as (server, visitor):
         state = state_of(server)

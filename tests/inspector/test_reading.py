@@ -7,6 +7,7 @@ import re
 from typing import Any, TypedDict
 from urllib.parse import unquote
 
+import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, StateGraph
 from support import put_arguments
@@ -82,6 +83,7 @@ async def test_names_that_begin_alike_are_subgraphs_of_their_own(place: Place) -
     assert inner.subgraphs == ()
 
 
+@pytest.mark.slow
 async def test_any_step_of_a_long_thread_is_one_click_away(place: Place) -> None:
     server, visitor = place
     config: Any = config_at("t", checkpoint_ns="")

@@ -37,6 +37,7 @@ class Secret:
             raise AssertionError("it was built")
 
 
+@pytest.mark.slow
 async def test_a_fork_says_that_it_has_not_run_since_the_failure(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema, graphs={"failing": failing()}) as (server, visitor):
         state = state_of(server)
@@ -324,6 +325,7 @@ async def test_no_page_needs_more_than_five_statements(place: Place) -> None:
             assert len([name for name in names if name != "find_entries"]) <= 5, (view, names)
 
 
+@pytest.mark.slow
 async def test_a_large_value_shows_its_beginning_and_is_answered_whole(place: Place) -> None:
     server, visitor = place
     at = await put(state_of(server), "t", blob={"text": "ä" * 5_000_000}, messages=[HumanMessage("x" * 10_000)])
@@ -383,6 +385,7 @@ async def test_long_threads_are_shown_around_a_checkpoint(place: Place) -> None:
     assert (first["has_newer"], first["has_older"], len(first["nodes"])) == (True, False, 100)
 
 
+@pytest.mark.slow
 async def test_what_is_planted_in_a_state_stays_inert(place: Place) -> None:
     server, visitor = place
     state = state_of(server)

@@ -110,6 +110,7 @@ async def test_an_empty_list_says_what_to_do(place: Place) -> None:
     assert "No thread passes these filters" in await visitor.page("/threads", user="nobody")
 
 
+@pytest.mark.slow
 async def test_a_search_shows_what_it_has_found_and_opens_it(place: Place) -> None:
     server, visitor = place
     state = state_of(server)

@@ -67,6 +67,7 @@ async def test_statistics_of_too_many_calls_say_so(place: Place, record: Record,
     assert "Of the newest" not in await visitor.page("/tools")
 
 
+@pytest.mark.slow
 async def test_a_named_person_settles_an_effect(dsn: str, schema: str, record: Record) -> None:
     async with inspected(dsn, schema) as (server, visitor):
         record.thread("t")

@@ -47,6 +47,7 @@ def test_late_writes_of_a_run_that_was_rolled_back_ask_nobody(saver: PGStateSave
     assert ids(state) == []
 
 
+@pytest.mark.slow
 def test_the_inbox_is_found_by_its_index(state: PGState, connection: psycopg.Connection) -> None:
     """Among many writes that are no questions, and many questions that are answered."""
     table = f'"{state.schema}".'

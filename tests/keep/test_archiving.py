@@ -211,6 +211,7 @@ def test_actions_of_an_archived_thread_are_not_said_to_be_missing(state: PGState
             call()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", STATES)
 async def test_runs_and_interrupts_of_an_archived_thread_are_not_said_to_be_missing(
     api: type, dsn: str, schema: str, state: PGState, url: str

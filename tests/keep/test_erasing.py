@@ -290,6 +290,7 @@ def test_a_fork_that_is_made_meanwhile_is_redacted(
     assert "garden" not in whole(ask, schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["evelyn", "bob"])
 @pytest.mark.parametrize("how", ["fork", "copy"])
 @pytest.mark.parametrize("source", ["hers", "between"])
@@ -709,6 +710,7 @@ def test_content_of_others_under_a_key_of_hers_stays_readable(dsn: str, schema: 
         assert "the park again" in texts
 
 
+@pytest.mark.slow
 def test_a_thread_that_got_another_owner_in_this_process_stays_readable(dsn: str, schema: str) -> None:
     encryption = Encryption(LocalMasterKey(bytes(range(32))), scope="user")
     with PGState.open(dsn, schema=schema, encryption=encryption) as state:
@@ -866,6 +868,7 @@ def test_an_event_of_any_form_keeps_no_thread_from_an_archive(
     assert ask("SELECT user_id, users FROM {}.archived_threads") == [("bob", None)]
 
 
+@pytest.mark.slow
 def test_an_archived_thread_of_another_that_is_held_is_kept(state: PGState, tmp_path: Path) -> None:
     said(state, "his", "a public park", "bob")
     said(state, "his", "my secret garden", "evelyn")
@@ -934,6 +937,7 @@ def test_what_is_erased_after_it_was_copied_is_in_no_archive(
     assert b"garden" not in packed(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_erasure_waits_for_the_row_of_an_archive_that_is_made(
     state: PGState, ask: Ask, dsn: str, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -965,6 +969,7 @@ def test_an_erasure_waits_for_the_row_of_an_archive_that_is_made(
     assert b"garden" not in packed(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_archive_of_a_process_that_may_still_store_it_is_kept(
     state: PGState, ask: Ask, dsn: str, schema: str, tmp_path: Path
 ) -> None:
@@ -1030,6 +1035,7 @@ def test_copies_of_deleted_forks_are_erased(state: PGState, ask: Ask, tmp_path: 
     assert "noted: a public bench" in {one.get("note") for one in values(state, "copy")}
 
 
+@pytest.mark.slow
 def test_copies_of_a_deleted_fork_are_erased_by_a_thread_that_is_gone(state: PGState, ask: Ask, tmp_path: Path) -> None:
     said(state, "hers", "my secret garden", "evelyn")
     state.threads.fork("hers", to="fork", owner={"user_id": "bob", "metadata": {}})
@@ -1067,6 +1073,7 @@ def test_a_redacted_thread_of_another_that_is_archived_again_meanwhile_stays(
     assert str(values(state, "bobs")[0]["messages"][0].content).strip() == "[erased]"
 
 
+@pytest.mark.slow
 def test_an_archived_thread_is_erased_by_its_id(state: PGState, ask: Ask, tmp_path: Path) -> None:
     said(state, "hers", "my secret garden", "evelyn", id="m1")
     said(state, "held", "a public park", "bob")
@@ -1087,6 +1094,7 @@ def test_an_archived_thread_is_erased_by_its_id(state: PGState, ask: Ask, tmp_pa
     assert ask("SELECT thread_id FROM {}.archived_threads") == [("held",)]
 
 
+@pytest.mark.slow
 def test_what_an_archive_keeps_is_named_until_it_can_be_reached(state: PGState, tmp_path: Path) -> None:
     said(state, "hers", "my secret garden", "evelyn")
     said(state, "his", "a public park", "bob")
@@ -1242,6 +1250,7 @@ def test_only_rows_of_her_tenant_are_erased(dsn: str) -> None:
         assert [*tenants[0].privacy.export(user_id="evelyn")] == []
 
 
+@pytest.mark.slow
 async def test_a_cancelled_erasure_goes_on_when_it_is_called_again(dsn: str, schema: str, ask: Ask) -> None:
     async with AsyncPGState.open(dsn, schema=schema) as state:
         for number in range(6):

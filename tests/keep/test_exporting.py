@@ -241,6 +241,7 @@ def test_an_archive_that_cannot_be_read_is_named_by_the_export(state: PGState, t
     assert ["is damaged" in problems[0], "does not exist" in problems[1], len(problems)] == [True, True, 2]
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_archived_or_restored_meanwhile_is_exported(
     state: PGState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

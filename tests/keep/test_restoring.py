@@ -251,6 +251,7 @@ def test_the_newest_copy_is_the_newest_by_the_clock_of_the_database(
     assert states_of(agent(other), "t") == states
 
 
+@pytest.mark.slow
 def test_rows_that_came_after_all_stay(state: PGState, dsn: str, schema: str, folder: Path) -> None:
     """Writes of a task that went on while its thread was archived."""
     graph = make_rich_thread(state, "t")
@@ -281,6 +282,7 @@ def test_a_time_to_live_begins_anew(state: PGState, dsn: str, schema: str, folde
     assert state.threads.sweep().threads == 0
 
 
+@pytest.mark.slow
 def test_memories_keep_their_origin(state: PGState, dsn: str, schema: str, folder: Path) -> None:
     make_rich_thread(state, "t")
     state.memory.put(("m",), "k", {"fact": "She books the Astoria."})
@@ -294,6 +296,7 @@ def test_memories_keep_their_origin(state: PGState, dsn: str, schema: str, folde
     assert ask(dsn, query) == known
 
 
+@pytest.mark.slow
 def test_chained_events_are_proven_by_their_chain(state: PGState, dsn: str, schema: str, folder: Path) -> None:
     """It stays, goes on while the thread is archived, and fits the events that come back."""
     state.setup(audit=True)
@@ -397,6 +400,7 @@ def test_archives_of_before_tenants_belong_to_the_tenant_of_their_rows(
             bolt.archive.restore(["w"])
 
 
+@pytest.mark.slow
 async def test_on_an_event_loop(dsn: str, schema: str, folder: Path, state: PGState) -> None:
     graph = make_rich_thread(state, "t")
     before, states = rows_of(dsn, schema, "t"), states_of(graph, "t")

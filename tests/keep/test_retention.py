@@ -160,6 +160,7 @@ def test_contents_go_before_states(state: PGState, dsn: str, schema: str) -> Non
     assert state.retention.apply()[0].contents == 0
 
 
+@pytest.mark.slow
 def test_checkpoints_within_a_thread_that_goes_on(state: PGState, dsn: str, schema: str) -> None:
     graph = make_rich_thread(state, "t")
     age(dsn, schema, 40, "t")
@@ -343,6 +344,7 @@ def test_maintain_applies_them(state: PGState, dsn: str, schema: str) -> None:
     assert state.threads.get("t") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_missing", [False, True], ids=["unreachable", "no extra"])
 def test_an_archive_that_fails_is_told_and_others_go_on(
     state: PGState, dsn: str, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_missing: bool

@@ -105,6 +105,7 @@ async def test_a_second_run_is_told_who_holds_the_lease(
         await invoke(loop_graph(1).compile(checkpointer=other), other, INPUT, config_of("t"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_run_waits_for_its_turn_and_loses_nothing(
     api: type, dsn: str, schema: str, connection: psycopg.Connection

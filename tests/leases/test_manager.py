@@ -282,6 +282,7 @@ def test_a_write_does_not_renew_a_lease_that_was_given_back(
     assert leases(connection, saver.schema) == [("t", False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_run_that_fails_before_it_has_begun_gives_its_lease_back(
     api: type, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
@@ -354,6 +355,7 @@ def test_an_interrupted_blocking_run_gives_its_lease_back(
         wait_until(is_free, "a free lease")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_at_the_end_of_its_entry_gives_its_lease_back(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +432,7 @@ async def test_nodes_of_a_run_that_anyio_cancels_are_cancelled_too(dsn: str, sch
         await asyncio.to_thread(wait_until, lambda: ended == ["cancelled"], "the node's end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_run_that_was_cancelled_is_tried_again_at_once(api: type, dsn: str, schema: str) -> None:
     async with open_saver(api, dsn, schema, **FOREVER, on_busy="wait", wait_timeout=GUARD_SECONDS) as saver:

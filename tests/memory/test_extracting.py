@@ -36,6 +36,7 @@ def extract(messages: list[BaseMessage]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_memories_of_a_run_are_extracted_after_it(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     with PGState.open(dsn, schema=schema) as state:
         graphs = {"chat": chat(), "extract": extraction(state, extract)}
@@ -100,6 +101,7 @@ def test_an_extraction_that_fails_midway_stores_nothing_twice(
         assert tries == {"extract": 2, "first": 1, "second": 2}
 
 
+@pytest.mark.slow
 async def test_an_async_function_extracts_on_an_event_loop(dsn: str, schema: str) -> None:
     async def extract(messages: list[BaseMessage]) -> list[str]:
         return [messages[0].text]

@@ -262,6 +262,7 @@ def test_nothing_is_settled_while_another_index_gets_its_items(
             assert len(newer.search(("users",), query="late", mode="vector")) == 2
 
 
+@pytest.mark.slow
 def test_what_is_told_again_in_a_large_namespace_is_merged(
     dsn: str, place: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

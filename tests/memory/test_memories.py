@@ -64,6 +64,7 @@ def now(connection: psycopg.Connection) -> datetime:
     return found
 
 
+@pytest.mark.slow
 def test_what_is_told_808_times_is_one_memory_with_a_count(store: PGMemoryStore) -> None:
     """By eight writers at once, in other words of the same."""
     texts = ["Prefers window seats.", "prefers  window seats", "Prefers WINDOW seats!"]

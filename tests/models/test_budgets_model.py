@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import psycopg
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -123,6 +124,7 @@ class BudgetMachine(RuleBasedStateMachine):
         }
 
 
+@pytest.mark.slow
 def test_what_was_spent_is_what_the_model_says(connection: psycopg.Connection, schema: str) -> None:
     machine: Any = type("Machine", (BudgetMachine,), {"connection": connection, "schema": schema})
     run_machine(

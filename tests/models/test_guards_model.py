@@ -230,6 +230,7 @@ def test_three_that_advance_one_head(
         assert all(isinstance(answer, REFUSALS) for answer in answers if isinstance(answer, Exception)), order
 
 
+@pytest.mark.slow
 def test_who_takes_a_lease_over_and_who_still_writes_with_it(
     workers: list[Worker], saver: PGStateSaver, connection: psycopg.Connection
 ) -> None:

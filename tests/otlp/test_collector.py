@@ -99,6 +99,7 @@ def test_a_time_to_wait_that_is_no_number_is_none(receiver: Receiver, hasty: Col
     assert hasty.send([converted()]).retry_after == 0.0
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_away_or_too_slow_does_not_answer(receiver: Receiver, hasty: Collector) -> None:
     receiver.replies = [Reply(seconds=1.0), Reply(seconds=1.0)]
     assert hasty.send([converted()]).reason == "the collector does not respond"

@@ -85,6 +85,7 @@ def test_nothing_is_queued_without_an_exporter(state: PGState, schema: str, conn
     assert waiting(connection, schema) == 0
 
 
+@pytest.mark.slow
 def test_spans_of_a_trace_of_the_caller_are_part_of_it(
     dsn: str, schema: str, state: PGState, collector: Collector, connection: psycopg.Connection
 ) -> None:

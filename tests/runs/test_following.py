@@ -194,6 +194,7 @@ class Counting:
         return await self.inner.run(operation, *arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", STATES)
 async def test_a_hundred_readers_of_a_run_are_one_statement(api: type, producer: Producer, dsn: str) -> None:
     readers = 100
@@ -359,6 +360,7 @@ async def test_a_reader_that_was_away_gets_all_that_ended_since(api: type, queue
         assert await ThreadReader(state, last_event_id=place).next(5) == ["end", "c", "end", "d", "end"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", STATES)
 async def test_a_thread_without_runs_is_followed(api: type, queue: Queue, dsn: str) -> None:
     async with open_state(api, dsn, queue.schema) as state:

@@ -61,6 +61,7 @@ class Seen:
         return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     spread(

@@ -27,6 +27,7 @@ def test_a_blocking_listing_left_half_read_holds_nothing(dsn: str, schema: str) 
         assert len(list(listing)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", [4, False], ids=["pool", "single"])
 def test_eight_threads_hammer_one_blocking_saver(pool: int | bool, dsn: str, schema: str) -> None:
     """Each reads back exactly what it wrote."""

@@ -150,6 +150,7 @@ def orders(connection: psycopg.Connection, schema: str) -> list[tuple[str, str, 
     ).fetchall()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("guard", "seconds", "api"), crossed([None, "head", "lease"], SHIFTS, APIS))
 def test_two_processes_take_turns_on_a_thread(
     guard: Any, seconds: int, api: type, dsn: str, schema: str, connection: psycopg.Connection
@@ -170,6 +171,7 @@ def test_two_processes_take_turns_on_a_thread(
     assert orders(connection, schema) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 def test_a_question_is_answered_by_another_process(
     api: type, dsn: str, schema: str, connection: psycopg.Connection
@@ -220,6 +222,7 @@ def test_what_is_forked_from_the_past_is_the_newest(
     assert orders(connection, schema) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guard", [None, "head"])
 def test_a_subgraph_that_stopped_ahead_of_its_root_is_replayed(
     guard: Any, dsn: str, schema: str, connection: psycopg.Connection

@@ -285,6 +285,7 @@ def test_states_that_differ_do_so_in_memory_too(
         assert race(saver, "t", *arguments) == in_memory
 
 
+@pytest.mark.slow
 @given(
     order=st.text("AB", min_size=4, max_size=24),
     durability=st.sampled_from(["sync", "exit"]),

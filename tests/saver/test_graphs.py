@@ -213,6 +213,7 @@ async def test_a_chat_with_tools_that_forgets(compare: Compare, durability: str)
     await compare(chat, script, durability=durability)
 
 
+@pytest.mark.slow
 async def test_messages_replaced_removed_and_all_removed(compare: Compare) -> None:
     async def script(run: Run) -> Any:
         for turn in range(3):
@@ -287,6 +288,7 @@ def counting(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
+@pytest.mark.slow
 async def test_updates_of_past_checkpoints_fork(compare: Compare) -> None:
     async def script(run: Run) -> Any:
         await run.invoke({"answers": ["x" * 200]})
@@ -412,6 +414,7 @@ def with_subgraph(checkpointer: bool | None) -> Make:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointer", [None, True], ids=["plain", "own history"])
 async def test_subgraphs_with_interrupts(compare: Compare, checkpointer: bool | None) -> None:
     async def script(run: Run) -> Any:
@@ -513,6 +516,7 @@ async def test_delta_channels_forked_and_replayed(compare: Compare, durability: 
     await compare(delta, script, durability=durability)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep_last", [1, 3])
 @pytest.mark.parametrize(("turns", "api"), crossed([1, 2, 5, 8], APIS))
 async def test_pruned_delta_channels_keep_their_state(

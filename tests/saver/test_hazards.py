@@ -317,6 +317,7 @@ def test_no_segment_outlives_its_last_reference(
 # Hazard 5: merges.
 
 
+@pytest.mark.slow
 def test_every_version_of_a_growing_list_stays_readable_through_merges(saver: PGStateSaver) -> None:
     """Merging small segments into one leaves the versions before the merge as they were.
 

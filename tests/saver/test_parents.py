@@ -136,6 +136,7 @@ async def test_a_pruned_thread_goes_on_under_every_guard(api: Any, guard: Any, d
         assert sum(item.parent_config is None for item in history) == 2
 
 
+@pytest.mark.slow
 def test_parents_are_those_of_langgraphs_own_saver(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     """After the same turns, the same prune and another turn."""
 
@@ -155,6 +156,7 @@ def test_parents_are_those_of_langgraphs_own_saver(dsn: str, schema: str, connec
         connection.execute(f'DROP SCHEMA IF EXISTS "{theirs}" CASCADE')
 
 
+@pytest.mark.slow
 def test_the_tree_draws_what_a_prune_has_left_on_both_sides_of_a_gap(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_worker_gives_the_default_answer_and_goes_on(kind: type, dsn: str, sch
         assert event.payload["is_default"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_schedule_that_cannot_be_fired_here_keeps_a_worker_from_nothing(
     kind: type, dsn: str, schema: str, connection: psycopg.Connection

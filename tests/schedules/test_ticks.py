@@ -128,6 +128,7 @@ def test_whenever_somebody_looks_each_tick_is_due_once(
     assert found == [*ticks_until(cron, zone, start, now)]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.sampled_from(CRONS), st.sampled_from(ZONES), st.one_of(moments, edges), st.integers(0, 2_000_000))
 def test_missed_ticks_are_skipped_or_become_one(cron: str, name: str, start: datetime, late: int) -> None:

@@ -392,6 +392,7 @@ def move(dsn: str, schema: str) -> None:
         state.move_to_tenants(tenant_from="tenant_id", otherwise="rest", namespace_part=2)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_if_a_move_is_killed_and_resumed_while_an_application_works(
     plain: Walled, tmp_path: Path
 ) -> None:

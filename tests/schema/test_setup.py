@@ -383,6 +383,7 @@ async def test_setup_after_a_refused_call_makes_the_saver_usable(api: type, dsn:
         assert await saver.aget_tuple(config_of("t")) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_schema_dropped_under_a_running_saver_is_said_to_be_missing(
     api: type, dsn: str, schema: str, connection: psycopg.Connection
@@ -405,6 +406,7 @@ async def test_a_newer_schema_is_refused(api: type, dsn: str, schema: str, conne
             assert (refused.value.found, refused.value.expected) == (900, migrations()[-1].version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_schema_that_is_newer_by_additions_is_used(
     api: type, dsn: str, schema: str, connection: psycopg.Connection

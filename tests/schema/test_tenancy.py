@@ -417,6 +417,7 @@ def test_an_import_does_not_tell_whose_thread_it_meets(walled: Walled, names: tu
     walled.rows(f"DROP SCHEMA {upstream_schema} CASCADE")
 
 
+@pytest.mark.slow
 async def test_what_reads_one_snapshot_does_so_for_a_tenant(walled: Walled, names: tuple[str, str]) -> None:
     target = f"{walled.schema}_theirs"
     strange = f"{names[0]}'\\ \u00e9"
@@ -474,6 +475,7 @@ def test_a_lease_does_not_tell_whose_thread_it_is_on(walled: Walled, names: tupl
         assert len(list(mine.saver.list(config_of("shared")))) == 1
 
 
+@pytest.mark.slow
 def test_raw_sql_sees_rows_of_the_tenant_alone(walled: Walled, names: tuple[str, str]) -> None:
     with walled.open(pool=2) as state:
         for name in names:
@@ -636,6 +638,7 @@ def storm(walled: Walled, tenants: int, operations: int, **options: Any) -> int:
     return crossings
 
 
+@pytest.mark.slow
 def test_tenants_share_connections_without_crossing(walled: Walled) -> None:
     assert storm(walled, tenants=10, operations=300) == 0
 
@@ -645,6 +648,7 @@ def test_ten_thousand_operations_of_fifty_tenants_do_not_cross(walled: Walled) -
     assert storm(walled, tenants=50, operations=10_000) == 0
 
 
+@pytest.mark.slow
 def test_tenants_do_not_cross_behind_a_pooler_by_transaction(walled: Walled, tmp_path: Path) -> None:
     if not (version := bouncer_version()):
         pytest.skip("PgBouncer is not installed")

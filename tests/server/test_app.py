@@ -112,6 +112,7 @@ async def test_other_origins_are_allowed_by_name(dsn: str, schema: str) -> None:
             assert not allowed or "Content-Location" in answered.headers["access-control-expose-headers"]
 
 
+@pytest.mark.slow
 async def test_without_a_worker_runs_wait_for_one_elsewhere(dsn: str, schema: str) -> None:
     async with serving(dsn, schema, worker=False) as first, sdk(first) as client:
         run = await client.runs.create("t", "chat", input=HELLO, if_not_exists="create")
@@ -169,6 +170,7 @@ async def test_a_channel_that_cannot_be_projected_ends_the_start(dsn: str, schem
                 pass
 
 
+@pytest.mark.slow
 async def test_threads_that_have_expired_are_deleted(
     dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

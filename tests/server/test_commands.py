@@ -53,6 +53,7 @@ async def test_a_run_is_started_on_a_thread_that_is_made(client: LangGraphClient
     assert 0 < found["meta"]["applied_through_seq"] < 2**53
 
 
+@pytest.mark.slow
 async def test_interrupts_are_answered_once(client: LangGraphClient) -> None:
     asked = await interrupt(client)
     assert await refused(client, "input.respond", interrupt_id="other", response=1) == "no_such_interrupt"
@@ -90,6 +91,7 @@ async def test_a_message_is_injected_after_the_runs_of_a_thread(client: LangGrap
     assert await refused(client, "input.inject", namespace=["sub"], message=message) == "not_supported"
 
 
+@pytest.mark.slow
 async def test_states_are_read_and_forked(client: LangGraphClient) -> None:
     await interrupt(client)
     tree = (await done(client, "agent.getTree"))["tree"]

@@ -123,6 +123,7 @@ async def test_a_copy_is_of_who_makes_it_from_its_first_moment_on(dsn: str, sche
         assert [one.thread_id for one in threads] == ["t"]
 
 
+@pytest.mark.slow
 async def test_a_cron_runs_for_who_made_or_changed_it_last(dsn: str, schema: str) -> None:
     async with users(dsn, schema, of_teams(), "eve", "ella", "bob") as (server, (eve, ella, bob)):
         await made(eve, "/threads", thread_id="t")
@@ -351,6 +352,7 @@ async def test_a_stateless_run_deletes_no_thread_that_was_made_after_it(dsn: str
         assert (await bob.get(f"/threads/{thread_id}")).status_code == 200
 
 
+@pytest.mark.slow
 async def test_a_thread_of_an_old_id_shows_nothing_of_the_one_before(dsn: str, schema: str) -> None:
     async with users(dsn, schema, of_teams(), "eve", "bob", inspector=True) as (server, (eve, bob)):
         run = {"assistant_id": "telling", "input": {"count": 1}}

@@ -88,6 +88,7 @@ async def test_each_user_has_requests_of_their_own(dsn: str, schema: str) -> Non
             assert {(await nobody.post("/threads/search", json={})).status_code for _ in range(4)} == {401}
 
 
+@pytest.mark.slow
 async def test_a_stream_is_one_request_and_the_sdk_knows_the_refusal(dsn: str, schema: str) -> None:
     async with serving(dsn, schema, rate_limit=RateLimit(3)) as server, sdk(server) as client:
         # The SDK asks for the run when its stream ends.

@@ -156,6 +156,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(value=VALUES)
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 def test_both_parsers_find_the_same(value: Any) -> None:

@@ -44,6 +44,7 @@ async def test_a_run_is_described(client: LangGraphClient) -> None:
     assert (await client.threads.get_state("t"))["metadata"]["a"] == 1  # type: ignore[index]
 
 
+@pytest.mark.slow
 async def test_runs_are_listed(client: LangGraphClient) -> None:
     await client.threads.create(thread_id="t")
     ids = []
@@ -68,6 +69,7 @@ async def test_a_run_that_fails_tells_its_error_only(client: LangGraphClient, ca
         await client.runs.wait("t", "failing", input={})
 
 
+@pytest.mark.slow
 async def test_an_interrupt_is_answered(client: LangGraphClient) -> None:
     await client.threads.create(thread_id="t")
     asked: Any = await client.runs.wait("t", "asking", input={"count": 0})
@@ -98,6 +100,7 @@ async def test_a_thread_is_made_if_that_is_wanted(client: LangGraphClient) -> No
         await client.runs.create("new", "nothing", input=HELLO)
 
 
+@pytest.mark.slow
 async def test_a_stateless_run_leaves_nothing(
     client: LangGraphClient, server: AgentServer, connection: psycopg.Connection, schema: str
 ) -> None:
@@ -133,6 +136,7 @@ async def test_a_run_that_is_refused_leaves_no_thread(client: LangGraphClient, t
     assert await client.threads.count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "statuses"),
     [
@@ -201,6 +205,7 @@ async def test_a_run_is_deleted_with_its_checkpoints(client: LangGraphClient) ->
         await client.runs.delete("t", run["run_id"])
 
 
+@pytest.mark.slow
 async def test_a_client_that_goes_harms_nothing_unless_it_wants_that(dsn: str, schema: str) -> None:
     async with serving(dsn, schema) as server, sdk(server) as client:
         for on_disconnect, status in (("continue", "running"), ("cancel", "interrupted")):
@@ -296,6 +301,7 @@ async def test_who_may_only_read_cancels_no_run_by_leaving(dsn: str, schema: str
         assert (await eve.runs.get("t", run["run_id"]))["status"] == "pending"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_whole", [True, False])
 async def test_a_run_starts_from_a_checkpoint_of_a_subgraph(client: LangGraphClient, is_whole: bool) -> None:
     await client.threads.create(thread_id="t")
@@ -312,6 +318,7 @@ async def test_a_run_starts_from_a_checkpoint_of_a_subgraph(client: LangGraphCli
         await client.runs.create("t", "asking", checkpoint={**given, "checkpoint_id": "none", "checkpoint_map": None})
 
 
+@pytest.mark.slow
 async def test_a_run_has_the_headers_that_are_chosen(dsn: str, schema: str) -> None:
     def look(state: Any, config: RunnableConfig) -> Any:
         return {"answer": config["configurable"].get("x-level", "none")}

@@ -25,6 +25,7 @@ def plain() -> Any:
     return StateGraph(Items).add_node("take", lambda state: {}).add_edge(START, "take").compile()
 
 
+@pytest.mark.slow
 async def test_threads_are_found_by_the_values_of_their_states(dsn: str, schema: str) -> None:
     async with serving(dsn, schema, worker=False) as server, sdk(server) as client:
         for number in range(12):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
 from prometheus_client.parser import text_string_to_metric_families
@@ -48,6 +49,7 @@ async def test_metrics_need_a_permission(dsn: str, schema: str) -> None:
                 assert (await plain.get("/metrics")).status_code == status
 
 
+@pytest.mark.slow
 async def test_analytics_are_those_of_the_threads_that_a_user_sees(dsn: str, schema: str) -> None:
     async with serving(dsn, schema, auth=owners()) as server:
         for user in ("eve", "bob"):

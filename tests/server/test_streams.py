@@ -119,6 +119,7 @@ async def test_a_stream_is_joined_after_every_event(server: AgentServer) -> None
         assert [part.event for part in late] == ["error"]
 
 
+@pytest.mark.slow
 async def test_a_stream_of_messages_goes_on_with_the_whole_message(client: LangGraphClient) -> None:
     """Guard: the parts that a client has. Without them, the message would begin where the client comes back."""
     await client.threads.create(thread_id="t")
@@ -247,6 +248,7 @@ async def test_many_streams_of_one_run(server: AgentServer) -> None:
         assert len(found[0]) == 12
 
 
+@pytest.mark.slow
 async def test_a_remote_graph_is_a_node(server: AgentServer) -> None:
     async with sdk(server) as client:
         remote = RemoteGraph("chat", client=client)

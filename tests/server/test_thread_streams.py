@@ -105,6 +105,7 @@ async def test_a_stream_goes_on_from_the_interrupt_to_the_answer(server: AgentSe
                 assert five.found == one.found[3:]
 
 
+@pytest.mark.slow
 async def test_a_stream_is_opened_on_another_server(server: AgentServer, dsn: str, schema: str) -> None:
     async with serving(dsn, schema, worker=False) as other, listening(other) as url, sdk(other) as client:
         await client.threads.create(thread_id="t")
@@ -115,6 +116,7 @@ async def test_a_stream_is_opened_on_another_server(server: AgentServer, dsn: st
             assert "".join(delta["text"] for delta in deltas if delta) == ANSWER
 
 
+@pytest.mark.slow
 async def test_only_what_is_wanted_is_sent(server: AgentServer) -> None:
     async with listening(server) as url, sdk(server) as client:
         await client.threads.create(thread_id="t")
@@ -209,6 +211,7 @@ async def test_another_users_thread_is_one_that_does_not_exist(dsn: str, schema:
             assert run["run_id"] in await line_of(lines, "data: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["stream", "stream/events"])
 async def test_a_stream_ends_with_its_thread(dsn: str, schema: str, path: str) -> None:
     """What is made anew under the thread's id is not for those who could read the old one."""

@@ -158,6 +158,7 @@ def test_a_month_with_its_spans_stays(dsn: str, schema: str) -> None:
         assert "2025_01" in state.maintain(drop_older_than=1).months_dropped
 
 
+@pytest.mark.slow
 def test_a_hold_waits_for_a_deletion_that_has_begun(state: PGState, dsn: str, schema: str) -> None:
     """Guard: the lock on the thread's row."""
     held: list[Any] = []

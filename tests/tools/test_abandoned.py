@@ -214,6 +214,7 @@ async def test_a_thread_of_an_asynchronous_tool_is_waited_for(machine: Machine) 
     assert machine.charged == ["o1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_shielded", [False, True])
 async def test_an_asynchronous_tool_that_is_not_cancelled_is_waited_for(machine: Machine, is_shielded: bool) -> None:
     machine.ledger.policy("charge", on_unknown="check", check=machine.check)

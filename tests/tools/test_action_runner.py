@@ -155,6 +155,7 @@ async def test_no_tool_runs_before_its_checkpoint_however_late_that_is_stored(be
         await act_ahead(bench, dsn, graph, lambda number=number: len(till.charged) == number, f"t{number}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_impatient")
 async def test_no_function_without_a_key_runs_before_its_checkpoint(bench: Bench, dsn: str) -> None:
     """A task that is run again from an earlier checkpoint is another one."""

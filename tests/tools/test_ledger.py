@@ -282,6 +282,7 @@ async def test_a_call_waits_for_one_that_is_under_way(bench: Bench) -> None:
     assert {answer["messages"][2].content for answer in answers} == {"charged o1"}
 
 
+@pytest.mark.slow
 async def test_a_running_tool_is_kept_alive(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     for api in LEDGERS:
         async with open_bench(api, dsn, schema, settings=ToolSettings(ttl_seconds=0.6)) as bench:

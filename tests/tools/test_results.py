@@ -77,6 +77,7 @@ def test_what_is_recorded_comes_back(result: Any, is_parent: bool) -> None:
     assert (found.command if is_parent else found) == result
 
 
+@pytest.mark.slow
 @given(st.text(max_size=2000), st.data())
 def test_an_altered_result_is_not_answered(text: str, data: st.DataObject) -> None:
     codec = ValueCodec()

@@ -184,6 +184,7 @@ SPOILS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", SPOILS)
 @pytest.mark.parametrize("kind", WORKERS)
 async def test_a_bad_row_hinders_no_other(

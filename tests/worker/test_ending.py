@@ -56,6 +56,7 @@ def end_after(monkeypatch: pytest.MonkeyPatch, can_end: Callable[[int], bool]) -
     monkeypatch.setattr(Ender, "end_reported", end)
 
 
+@pytest.mark.slow
 def test_runs_that_have_ended_meanwhile_are_ended_in_one_transaction(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +74,7 @@ def test_runs_that_have_ended_meanwhile_are_ended_in_one_transaction(
     assert calls == [("finish_together", 8)]
 
 
+@pytest.mark.slow
 def test_runs_that_end_together_let_the_next_of_their_keys_begin_at_once(
     dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ async def test_a_superstep_that_takes_too_long_ends_as_timeout(dsn: str, schema:
             assert failed.value.status == status
 
 
+@pytest.mark.slow
 async def test_a_failed_run_is_not_tried_again_on_what_another_run_has_stored_since(
     dsn: str, schema: str, state: PGState
 ) -> None:
@@ -150,6 +151,7 @@ async def test_a_failed_run_is_not_tried_again_on_what_another_run_has_stored_si
         assert third.status() == "error"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 async def test_a_run_whose_checkpoint_is_gone_fails_instead_of_starting_on_nothing(
     kind: type, dsn: str, schema: str, state: PGState

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 from uuid import uuid5
 
 import psycopg
+import pytest
 from langgraph.graph import START, StateGraph
 
 from langgraph_pgstate import PGState, Rate, Worker
@@ -25,6 +26,7 @@ def graph_of(node: Any) -> Any:
     return StateGraph(Ids).add_node("node", node).add_edge(START, "node").compile()
 
 
+@pytest.mark.slow
 def test_a_run_is_followed_once_if_it_succeeds(dsn: str, schema: str) -> None:
     """Also if it ends together with others; not if it fails, or deletes its thread."""
     seen: Counter[str] = Counter()

@@ -222,6 +222,7 @@ async def test_an_interrupt_is_an_event_and_an_end(
         assert (await joined(stopped))[-1].data == {"status": "interrupted"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 async def test_each_attempt_begins_with_metadata(kind: type, dsn: str, schema: str, state: PGState) -> None:
     failures = iter([True, True, False])

@@ -18,6 +18,7 @@ __all__ = ["upstream_schema"]
 pytestmark = pytest.mark.smoke
 
 
+@pytest.mark.slow
 def test_the_weight_of_whole_values_is_what_the_official_saver_writes(
     dsn: str, upstream_schema: str, connection: psycopg.Connection[Any]
 ) -> None:
