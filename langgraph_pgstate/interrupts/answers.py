@@ -182,22 +182,12 @@ async def enqueue_answers(
     db: Connection,
     queries: Queries,
     codec: ValueCodec,
-    thread_id: str,
     asked: Mapping[str, str | None],
     request: RunRequest,
     known: Sequence[str] = (),
 ) -> EnqueuedRun:
-    """Enqueue a run whose command answers interrupts. One transaction; safe to repeat.
-
-    Args:
-        asked: The interrupts, each with the run that has raised it.
-        request: The run.
-        known: Runs that answer other interrupts.
-
-    Raises:
-        NotFoundError: If an interrupt is answered, or another run has raised it since.
-        ThreadBusyError: If a run that was enqueued after an interrupt is in the queue, because it may answer first.
-    """
+    """Enqueue a run whose command answers interrupts; see `AsyncInterrupts.enqueue_answers`."""
+    thread_id = request.thread_id
     async with db.transaction():
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
         interrupted = await read_interrupted(db, queries, codec, thread_id)

@@ -24,6 +24,8 @@ from langgraph_pgstate.paging import Page
 from langgraph_pgstate.runs.api import AsyncRuns, Runs
 from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
 from langgraph_pgstate.runs.options import DEFAULT_QUEUE
+from langgraph_pgstate.runs.requests import RunRequest
+from langgraph_pgstate.runs.types import EnqueuedRun
 from langgraph_pgstate.schema.queries import Queries
 
 
@@ -155,6 +157,23 @@ class AsyncInterrupts:
         made = await self._database.run(answers.resume, self._queries, self._codec, *key, graph, configurable, queue)
         return made.thread_id, made.run_id
 
+    async def enqueue_answers(
+        self, asked: Mapping[str, str | None], request: RunRequest, known: Sequence[str] = ()
+    ) -> EnqueuedRun:
+        """Enqueue a run whose command answers several interrupts of its thread. One transaction; safe to repeat.
+
+        Args:
+            asked: The interrupts, each with the run that has raised it.
+            request: The run, as `runs.encoder` makes it.
+            known: Runs that answer other interrupts of the thread.
+
+        Raises:
+            NotFoundError: If an interrupt is answered, or another run has raised it since.
+            ThreadBusyError: If a run that was enqueued after an interrupt is in the queue, because it may answer first.
+        """
+        key = asked, request, known
+        return await self._database.run(answers.enqueue_answers, self._queries, self._codec, *key)
+
     async def answers(self, thread_id: str) -> tuple[Answer, ...]:
         """Return the answers of a thread that no run has used yet, oldest first. Three round trips."""
         found = await self._database.run(
@@ -228,6 +247,7 @@ class Interrupts:
         return self._runs.handle(*self._resume_run(thread_id, checkpoint_id, graph, config, queue))
 
     _resume_run = blocking(AsyncInterrupts._resume_run)
+    enqueue_answers = blocking(AsyncInterrupts.enqueue_answers)
     answers = blocking(AsyncInterrupts.answers)
     answered = blocking(AsyncInterrupts.answered)
     decisions = blocking(AsyncInterrupts.decisions)

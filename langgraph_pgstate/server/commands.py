@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple, cast
+from typing import Annotated, Any, Final, Literal, NamedTuple
 from uuid import UUID, uuid5
 
 from langgraph.types import StateSnapshot
@@ -12,7 +12,6 @@ from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import NotFoundError, PGStateError, UnavailableError
 from langgraph_pgstate.heavy import compute
-from langgraph_pgstate.interrupts.answers import enqueue_answers
 from langgraph_pgstate.record.types import Run
 from langgraph_pgstate.runs.requests import RunRequest
 from langgraph_pgstate.runs.types import EnqueuedRun
@@ -24,7 +23,6 @@ from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of, graph_of
 from langgraph_pgstate.server.translation import microseconds
-from langgraph_pgstate.state import core_of
 from langgraph_pgstate.threads.types import Thread
 
 
@@ -202,13 +200,10 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
             break
     chosen = {id: asked[id] for id in answers}
     others = [_answer_run_id(thread.thread_id, "", asked, [id]) for id in asked.keys() - answers.keys()]
-    core = core_of(call.state)
-    database: Any = core.database
 
     async def put(request: RunRequest) -> EnqueuedRun:
-        key = call.state.runs.encoder.codec, thread.thread_id, chosen, request, others
         try:
-            return cast("EnqueuedRun", await database.run(enqueue_answers, core.queries, *key))
+            return await call.state.interrupts.enqueue_answers(chosen, request, others)
         except NotFoundError as error:
             raise CommandError("no_such_interrupt", str(error)) from None
 

@@ -788,9 +788,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "interrupts.answers.resume": lambda bench: (bench.codec, *bench.answered(), "graph", {}, "default"),
     "interrupts.answers.enqueue_answers": lambda bench: (
         bench.codec,
-        bench.asked(),
         {"0" * 32: None},
-        request_run(bench.codec, "graph", command=Command(resume="yes"), thread_id="t"),
+        request_run(bench.codec, "graph", command=Command(resume="yes"), thread_id=bench.asked()),
     ),
     "interrupts.answers.find_due_defaults": lambda bench: (["graph"],),
     "interrupts.answers.answer_by_default": lambda bench: (bench.codec, bench.asked(), "run"),
