@@ -139,7 +139,6 @@ def _finished(block: Part) -> Part:
         return {**named, "type": "invalid_tool_call", "args": block["args"], "error": error}
 
 
-CHANNELS: Final = ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom")
 # Number of sequence numbers for one event of a run, which may become several events of the protocol.
 _SEQS_PER_EVENT: Final = 16
 # Values wait for their checkpoint, which comes later. No checkpoint comes after these events, so waiting values are

@@ -14,13 +14,12 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
-from support.http import ANSWER, HELLO, Steps, listening, sdk, serving
+from support.http import ANSWER, CHANNELS, HELLO, Steps, listening, sdk, serving
 
 from langgraph_pgstate.server import AgentServer, pacing
-from langgraph_pgstate.server.translation import CHANNELS
 from tests.server.test_auth import USERS, owners
 
-ALL: Any = list(CHANNELS)
+ALL: Any = [*CHANNELS]
 
 
 @pytest.fixture(autouse=True)

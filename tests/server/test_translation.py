@@ -7,9 +7,10 @@ from typing import Any
 
 from langchain_core.messages import AIMessageChunk
 from langgraph.types import Interrupt
+from support.http import CHANNELS
 
 from langgraph_pgstate.runs.types import StreamEvent, ThreadEvent
-from langgraph_pgstate.server.translation import CHANNELS, EventFilter, Translation
+from langgraph_pgstate.server.translation import EventFilter, Translation
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ALL = EventFilter(CHANNELS)

@@ -22,6 +22,7 @@ from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.server import AgentServer, create_app
 
 ANSWER = "Prague has a river."
+CHANNELS = ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom")
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello.", "id": "human-1"}]}
 
 
