@@ -115,27 +115,29 @@ def pieces(batch: deque[Waiting[Any]]) -> Iterator[bytes]:
 
 async def batches_of(
     call: Call, source: AsyncIterator[T], encode: Callable[[T], Awaitable[tuple[M, bytes]]]
-) -> AsyncIterator[deque[Waiting[M]]]:
-    """Yield the items of an iterator as bytes, in batches. An empty batch means that a heartbeat is due.
+) -> AsyncGenerator[deque[Waiting[M]], None]:
+    """Yield the items of a generator as bytes, in batches, and close it. An empty batch means that a heartbeat is due.
 
     `encode` returns the mark and the bytes of an item. At most a few dozen kilobytes, or one item, are read before the
     caller asks for the next batch.
     """
+    closing: Any = source
     found: deque[Waiting[M]] = deque()
     has_come, has_room = asyncio.Event(), asyncio.Event()
 
     async def read() -> None:
         size = 0
-        async for item in source:
-            found.append(Waiting(*await encode(item)))
-            # Release the value before waiting for the client.
-            del item
-            has_come.set()
-            size += len(found[-1].data)
-            while size > _AHEAD:
-                has_room.clear()
-                await has_room.wait()
-                size = sum(len(one.data) for one in found)
+        async with aclosing(closing) as items:
+            async for item in items:
+                found.append(Waiting(*await encode(item)))
+                # Release the value before waiting for the client.
+                del item
+                has_come.set()
+                size += len(found[-1].data)
+                while size > _AHEAD:
+                    has_room.clear()
+                    await has_room.wait()
+                    size = sum(len(one.data) for one in found)
 
     # One task for all items, because a task for each item would cost more than the item.
     reading = asyncio.ensure_future(read())

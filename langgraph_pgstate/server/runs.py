@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple, get_args
@@ -474,8 +474,11 @@ def _waiting(call: Call, handle: AsyncRunHandle, reader: Reader, *, cancels: boo
 async def _values(
     call: Call, handle: AsyncRunHandle, reader: Reader, cancels: bool, deletes: bool
 ) -> AsyncIterator[bytes]:
-    async with with_client(call, handle, reader, cancels=cancels, deletes=deletes) as ended:
-        async for batch in batches_of(call, _outcome(handle), _as_bytes):
+    async with (
+        with_client(call, handle, reader, cancels=cancels, deletes=deletes) as ended,
+        aclosing(batches_of(call, _outcome(handle), _as_bytes)) as batches,
+    ):
+        async for batch in batches:
             if await reader.is_gone():
                 # The client may no longer read the thread, so respond as if the run had been deleted.
                 yield to_json(None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -92,17 +92,19 @@ async def _after_earlier(
 ) -> AsyncIterator[StreamEvent]:
     """Yield events after the conversion has read the run's earlier events, which hold earlier parts of a message."""
     is_first = True
-    async for event in events:
-        if is_first:
-            is_first = False
-            joined: Any = call.state.runs.join(handle)
-            async with aclosing(joined) as stored:
-                async for earlier in stored:
-                    if number_of(earlier.id) >= number_of(event.id):
-                        break
-                    for _ in conversion.convert(earlier):
-                        pass
-        yield event
+    given: Any = events
+    async with aclosing(given) as later:
+        async for event in later:
+            if is_first:
+                is_first = False
+                joined: Any = call.state.runs.join(handle)
+                async with aclosing(joined) as stored:
+                    async for earlier in stored:
+                        if number_of(earlier.id) >= number_of(event.id):
+                            break
+                        for _ in conversion.convert(earlier):
+                            pass
+            yield event
 
 
 async def _chunks(
@@ -126,18 +128,19 @@ async def _chunks(
             return event.event, await written(event.data, convert)
 
         try:
-            async for batch in batches_of(call, events, encode):
-                if await reader.is_gone():
-                    return
-                if not batch:
-                    yield HEARTBEAT
-                    continue
-                is_end = batch[-1].mark == "end"
-                for piece in pieces(batch):
-                    if piece:
-                        yield piece
-                if is_end:
-                    ended.set()
+            async with aclosing(batches_of(call, events, encode)) as batches:
+                async for batch in batches:
+                    if await reader.is_gone():
+                        return
+                    if not batch:
+                        yield HEARTBEAT
+                        continue
+                    is_end = batch[-1].mark == "end"
+                    for piece in pieces(batch):
+                        if piece:
+                            yield piece
+                    if is_end:
+                        ended.set()
         except (UnavailableError, ServerStoppingError):
             raise ServerStoppingError("the stream ends before its run: reconnect to go on with it") from None
         except PGStateError as error:
@@ -360,7 +363,7 @@ class _Readable:
         self._created_at = self._created_at or thread.created_at
         return thread.created_at == self._created_at
 
-    async def until_there(self) -> AsyncIterator[bytes]:
+    async def until_there(self) -> AsyncGenerator[bytes, None]:
         """Yield heartbeats until `is_there`.
 
         Threads of other callers do not change the times of heartbeats, so the times do not reveal such threads.
@@ -425,25 +428,27 @@ async def _chunks_of_thread(
         return found.run_id, await written(found.event.data, lambda write: b"".join(convert(found, write)))
 
     try:
-        async for heartbeat in thread.until_there():
-            yield heartbeat
-        async for batch in batches_of(call, events, encode):
-            # The thread may have a new owner now, so check after reading the events and before sending them.
-            is_due = time.monotonic() - checked_at >= pacing.HEARTBEAT_SECONDS
-            if not batch or is_due or any(one.mark != run_id for one in batch):
-                if not await thread.is_there():
-                    return
-                checked_at = time.monotonic()
-            run_id = batch[-1].mark if batch else run_id
-            # While the client wants none of the events, heartbeats keep the connection alive.
-            is_silent = not any(one.data for one in batch)
-            if is_silent and (not batch or time.monotonic() - sent_at >= pacing.HEARTBEAT_SECONDS):
-                yield HEARTBEAT
-                sent_at = time.monotonic()
-            elif not is_silent:
-                for piece in pieces(batch):
-                    yield piece
-                sent_at = time.monotonic()
+        async with aclosing(thread.until_there()) as heartbeats:
+            async for heartbeat in heartbeats:
+                yield heartbeat
+        async with aclosing(batches_of(call, events, encode)) as batches:
+            async for batch in batches:
+                # The thread may have a new owner now, so check after reading the events and before sending them.
+                is_due = time.monotonic() - checked_at >= pacing.HEARTBEAT_SECONDS
+                if not batch or is_due or any(one.mark != run_id for one in batch):
+                    if not await thread.is_there():
+                        return
+                    checked_at = time.monotonic()
+                run_id = batch[-1].mark if batch else run_id
+                # While the client wants none of the events, heartbeats keep the connection alive.
+                is_silent = not any(one.data for one in batch)
+                if is_silent and (not batch or time.monotonic() - sent_at >= pacing.HEARTBEAT_SECONDS):
+                    yield HEARTBEAT
+                    sent_at = time.monotonic()
+                elif not is_silent:
+                    for piece in pieces(batch):
+                        yield piece
+                    sent_at = time.monotonic()
     except (UnavailableError, ServerStoppingError):
         raise ServerStoppingError("the stream ends early: reconnect to go on with it") from None
     except PGStateError as error:

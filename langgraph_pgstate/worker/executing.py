@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 from uuid import UUID
@@ -395,9 +395,11 @@ class GraphExecutor:
             input = await with_messages(graph, input)
             options = {**stream.options, **_options_of(graph, config, request)}
             config = with_callbacks(config, LeaseCheck(execution.held), stream.handler)
-            async for chunk in graph.astream(input, config, control=execution.control, **options):
-                found = await stream.take_async(chunk) or found
-                await stream.wait_async()
+            streamed: Any = graph.astream(input, config, control=execution.control, **options)
+            async with aclosing(streamed) as chunks:
+                async for chunk in chunks:
+                    found = await stream.take_async(chunk) or found
+                    await stream.wait_async()
             return found
 
     def _request_of(self, claimed: ClaimedRun) -> RunInput:

@@ -173,3 +173,24 @@ async def test_a_list_is_read_in_one_task() -> None:
     # Closed by another task before its end.
     response = await answer_list(values())
     await response.body_iterator.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_closed_stream_closes_its_source_at_once() -> None:
+    closed: list[str] = []
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.append("source")
+
+    async def encode(number: int) -> tuple[int, bytes]:
+        if number == 2:
+            await asyncio.Event().wait()
+        return number, b"1"
+
+    async with aclosing(batches_of(call(), source(), encode)) as batches:
+        await anext(batches)
+        await asyncio.sleep(0.01)
+    assert closed == ["source"]

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_stream_writer
 from support import GUARD_SECONDS, wait_until
 from support.worker import WORKERS
 
 from langgraph_pgstate import AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.checkpoints import getting
 from langgraph_pgstate.errors import RunFailedError
+from langgraph_pgstate.worker.executing import GraphExecutor
+from langgraph_pgstate.worker.streaming import RunStream
 from tests.worker.test_worker import State, graph_of, result, working
 
 
@@ -196,3 +199,38 @@ async def test_a_thread_that_its_claim_found_new_is_not_read(
             # The second run goes on from the first one's state.
             assert (await result(run))["seen"] == str(number + 1)
             assert bool(reads) == bool(expected)
+
+
+async def test_nodes_are_stopped_before_their_run_ends(
+    dsn: str, schema: str, state: PGState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+
+    async def node(state: State) -> dict[str, Any]:
+        notes.append("begun")
+        get_stream_writer()("begun")
+        try:
+            await asyncio.sleep(GUARD_SECONDS)
+        finally:
+            notes.append("stopped")
+        return {}
+
+    async def refuse(stream: RunStream) -> None:
+        if notes:
+            raise ValueError("no room")
+
+    finish = GraphExecutor._aexecute
+
+    async def noted(*given: Any) -> bool:
+        try:
+            return await finish(*given)
+        finally:
+            notes.append("ended")
+
+    monkeypatch.setattr(GraphExecutor, "_aexecute", noted)
+    monkeypatch.setattr(RunStream, "wait_async", refuse)
+    async with working(AsyncWorker, dsn, schema, {"agent": graph_of(node)}):
+        run = state.runs.enqueue("agent", {"messages": []}, stream_mode="custom")
+        with pytest.raises(RunFailedError, match="no room"):
+            await result(run)
+    assert notes == ["begun", "stopped", "ended"]
