@@ -46,7 +46,7 @@ SELECT agent, user_id, tenant_id FROM /*schema*/threads WHERE thread_id = :threa
 -- leaves: checkpoints.state
 SELECT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints
-    WHERE thread_id = :thread_id::text AND substr(state, 1, 4) = '\x03706773'::bytea
+    WHERE thread_id = :thread_id::text AND substr(state, 1, 4) = E'\\x03706773'::bytea
 );
 
 -- name: list_current_data_keys

@@ -54,8 +54,8 @@ SELECT set_config('lock_timeout', :lock::text, true), set_config('statement_time
 -- Return keys that a move must build: name, statement, size of the table in bytes, whether the key is complete, and
 -- whether a process is building the key.
 SELECT n.name, regexp_replace(
-        k.making, '^CREATE (UNIQUE )?INDEX ("[^"]*"|\S+) ON \S+ ',
-        format('CREATE \1INDEX CONCURRENTLY %I ON %s ', n.name, c.oid::regclass)
+        k.making, E'^CREATE (UNIQUE )?INDEX ("[^"]*"|\\S+) ON \\S+ ',
+        format(E'CREATE \\1INDEX CONCURRENTLY %I ON %s ', n.name, c.oid::regclass)
     ), pg_relation_size(c.oid), coalesce(i.indisvalid, false), EXISTS (
         SELECT 1 FROM pg_catalog.pg_stat_progress_create_index p WHERE p.index_relid = x.oid
     )

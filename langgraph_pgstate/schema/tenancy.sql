@@ -24,9 +24,9 @@ SELECT set_config('pgstate.operators', :operators::text, true), set_config('pgst
 -- Return the indexes that must change in tables that do not keep tenants apart yet: table, index, constraint, and the
 -- definitions of the constraint and of the index in their new form, which begins with the tenant.
 SELECT c.relname::text, x.relname::text, k.conname::text,
-    regexp_replace(pg_get_constraintdef(k.oid), '\(', '(pgstate_tenant, '),
+    regexp_replace(pg_get_constraintdef(k.oid), E'\\(', '(pgstate_tenant, '),
     replace(
-        regexp_replace(pg_get_indexdef(i.indexrelid), 'USING btree \(', 'USING btree (pgstate_tenant, '),
+        regexp_replace(pg_get_indexdef(i.indexrelid), E'USING btree \\(', 'USING btree (pgstate_tenant, '),
         ' ON ONLY ', ' ON '
     )
 FROM pg_catalog.pg_index i
@@ -41,5 +41,5 @@ WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind IN ('r', 'p'
     -- Leave out indexes that begin with an id and are not unique. If such an index began with the tenant, a planner
     -- without statistics could use the index to search by tenant alone.
     AND m.amname = 'btree' AND pg_get_indexdef(i.indexrelid, 1, true) <> 'pgstate_tenant'
-    AND (i.indisunique OR NOT pg_get_indexdef(i.indexrelid) ~ 'USING btree \(\w*_id\M')
+    AND (i.indisunique OR NOT pg_get_indexdef(i.indexrelid) ~ E'USING btree \\(\\w*_id\\M')
 ORDER BY c.relname, x.relname;

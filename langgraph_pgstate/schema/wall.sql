@@ -66,7 +66,7 @@ BEGIN
         -- Foreign keys are replaced first, because keys to which they refer cannot be dropped.
         FOR part IN
             SELECT k.conname, k.conrelid::regclass::text AS referrer, regexp_replace(
-                pg_get_constraintdef(k.oid), '(FOREIGN KEY |REFERENCES [^(]*)\(', '\1(pgstate_tenant, ', 'g'
+                pg_get_constraintdef(k.oid), E'(FOREIGN KEY |REFERENCES [^(]*)\\(', E'\\1(pgstate_tenant, ', 'g'
             ) AS definition
             FROM pg_catalog.pg_constraint k WHERE k.confrelid = item.oid AND k.contype = 'f' AND k.conparentid = 0
         LOOP
@@ -116,7 +116,7 @@ BEGIN
                 ELSE
                     EXECUTE format(
                         'ALTER TABLE %s ADD CONSTRAINT %I %s USING INDEX %s', leaf.name, leaf.index_name,
-                        regexp_replace(part.definition, ' \(.*', ''), regexp_replace(leaf.built, '^.*\.', '')
+                        regexp_replace(part.definition, E' \\(.*', ''), regexp_replace(leaf.built, E'^.*\\.', '')
                     );
                 END IF;
             END LOOP;

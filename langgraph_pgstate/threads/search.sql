@@ -49,7 +49,7 @@ WITH found AS (
             AND to_tsvector('simple', left(g.content, 100000)) @@ websearch_to_tsquery('simple', :text::text)
         UNION
         SELECT i.thread_id FROM /*schema*/threads i
-        WHERE :driver = 'text' AND i.thread_id >= :text AND i.thread_id < :text || U&'\+10FFFF'
+        WHERE :driver = 'text' AND i.thread_id LIKE regexp_replace(:text, E'([\\\\%_])', E'\\\\\\1', 'g') || '%'
     )
 )
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,

@@ -183,6 +183,17 @@ def test_the_server_prepares_the_query_with_nothing_on_search_path(
     check_each(lambda name: prepare(connection, known[name].text), NAMES)
 
 
+def test_a_literal_means_the_same_whatever_a_role_has_set() -> None:
+    """Guard: `standard_conforming_strings = off` gives backslashes a meaning in '...', and refuses U&'...'."""
+
+    def check(name: str) -> None:
+        text = re.sub(r"--.*", "", read(name))
+        literals = re.findall(r"(E|U&)?'((?:[^'\\]|''|\\.)*)'", text)
+        assert [text for kind, text in literals if kind == "U&" or (kind == "" and "\\" in text)] == []
+
+    check_each(check, FILES)
+
+
 def test_a_query_says_what_it_is_for() -> None:
     purposes = {name: query.purpose for name, query in queries("pgstate").all.items()}
     assert {name: text for name, text in purposes.items() if not re.fullmatch(r"[A-Z].*\.", text)} == {}

@@ -62,6 +62,7 @@ def test_what_a_database_cannot_store_is_refused_by_name_and_hinders_no_other_th
         states = [graph.get_state({"configurable": {"thread_id": name}}) for name in ("content", "plain")]
         assert [one.values["messages"][-1].content for one in states] == [TEXT, "hi"]
         threads = {thread.thread_id for thread in state.threads.list().items}
+        assert [thread.thread_id for thread in state.threads.search(text="plai").items] == ["plain"]
     assert {"content", "plain"} <= threads
     assert is_ascii is (f"id {TEXT}" in threads)
     with psycopg.connect(database, client_encoding="utf8") as looking:

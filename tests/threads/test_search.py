@@ -6,8 +6,11 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from psycopg.conninfo import make_conninfo
+from support import config_of, put_arguments
 from support.record import Parts, Record, ask, at, every_page
 
+from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.paging import encode_cursor
 
@@ -186,3 +189,11 @@ async def test_what_cannot_be_sorted_is_refused(parts: Parts, bad: dict[str, Any
         return
     with pytest.raises(ConfigurationError):
         await ask(parts.threads.count(**bad))
+
+
+def test_the_beginning_of_an_id_is_found_whatever_it_has(dsn: str, schema: str, saver: PGStateSaver) -> None:
+    for thread_id in ("a%b", "a%bc", "axb", "a\\b", "a_"):
+        saver.put(*put_arguments(config_of(thread_id), 0))
+    with PGState.open(make_conninfo(dsn, options="-c standard_conforming_strings=off"), schema=schema) as state:
+        for text, found in (("a%b", {"a%b", "a%bc"}), ("a\\", {"a\\b"}), ("a_", {"a_"}), ("b", set())):
+            assert {*ids(state.threads.search(text=text))} == found, text
