@@ -48,11 +48,20 @@ def start_thread(function: Callable[[], object], name: str) -> threading.Thread:
         UnavailableError: If no thread can be started: the process has too many, or the interpreter is about to exit.
     """
     thread = threading.Thread(target=function, name=name, daemon=True)
+    start(thread)
+    return thread
+
+
+def start(thread: threading.Thread) -> None:
+    """Start a thread.
+
+    Raises:
+        UnavailableError: As `start_thread` does.
+    """
     try:
         thread.start()
     except RuntimeError as error:
         raise UnavailableError(f"no thread can be started: {error}") from error
-    return thread
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

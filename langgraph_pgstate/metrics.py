@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +23,8 @@ from langgraph_pgstate import __version__
 from langgraph_pgstate.admin.gauges import GAUGES, read_gauges
 from langgraph_pgstate.admin.types import Gauge
 from langgraph_pgstate.checkpoints import getting, listing, sending, writes
-from langgraph_pgstate.errors import ConfigurationError, LeaseError, StaleHeadError
+from langgraph_pgstate.errors import ConfigurationError, LeaseError, StaleHeadError, UnavailableError
+from langgraph_pgstate.heavy import start_thread
 from langgraph_pgstate.options import RetryPolicy
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.schema.tenancy import open_database
@@ -119,8 +121,10 @@ class GaugeReader:
             now = time.monotonic()
             if self._reading is None or (self._reading.done() and now >= self._began + self._interval):
                 reading: Future[Snapshot] = Future()
-                # Not an executor: at exit, the interpreter would wait for an executor's thread.
-                threading.Thread(target=self._read, args=(reading,), name="pgstate-metrics", daemon=True).start()
+                try:
+                    start_thread(partial(self._read, reading), "pgstate-metrics")
+                except UnavailableError:
+                    reading.set_result(_UNREADABLE)
                 self._reading, self._began = reading, now
             return self._reading, max(0.0, self._began + self._timeout - now)
 

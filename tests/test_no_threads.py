@@ -26,6 +26,7 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import UnavailableError
 from langgraph_pgstate.heavy import beside, in_thread, in_thread_or_here
+from langgraph_pgstate.metrics import GaugeReader
 from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.runs.notifying import Notifier
 from langgraph_pgstate.schema.queries import queries
@@ -265,3 +266,44 @@ async def test_another_error_of_the_event_loop_is_no_outage(monkeypatch: pytest.
     monkeypatch.setattr(psycopg.AsyncConnection, "connect", fail)
     with pytest.raises(RuntimeError, match="different loop"):
         await connect_async("host=localhost")
+
+
+@pytest.mark.parametrize("name", ["pgstate-worker", "pgstate-webhooks", "pgstate-retention", "pgstate-index"])
+def test_a_worker_that_cannot_start_says_so_and_claims_nothing(
+    name: str, dsn: str, schema: str, refusing: Refusing
+) -> None:
+    graphs, memory = (
+        {"loop": loop_graph(1).compile()},
+        {"index": {"dims": 2, "embed": lambda texts: [[0, 1]] * len(texts)}},
+    )
+    with PGState.open(dsn, schema=schema, memory=memory) as state:
+        state.memory.setup()
+        with refusing(name), pytest.raises(UnavailableError, match="no thread can be started: can't start new thread"):
+            Worker(state, graphs, poll=0.05).run_until_idle()
+        run = state.runs.enqueue("loop", {"items": [], "count": 0}, thread_id="t")
+        Worker(state, graphs, poll=0.05).run_until_idle()
+        assert run.wait(GUARD_SECONDS)["count"] == 1
+
+
+@pytest.mark.slow
+def test_a_run_whose_events_no_thread_can_store_begins_later(dsn: str, schema: str, refusing: Refusing) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        run = state.runs.enqueue("loop", {"items": [], "count": 0}, thread_id="t", stream_mode="values")
+        with Worker(state, {"loop": loop_graph(1).compile()}, poll=0.2):
+            assert run.wait(GUARD_SECONDS)["count"] == 1
+        again = state.runs.enqueue("loop", {"items": [], "count": 0}, thread_id="t", stream_mode="values")
+        with refusing("pgstate-streams") as refused, Worker(state, {"loop": loop_graph(1).compile()}, poll=0.2):
+            wait_until(lambda: bool(refused), "the worker has begun the run")
+            assert again.status() in ("pending", "running")
+        with Worker(state, {"loop": loop_graph(1).compile()}, poll=0.2):
+            assert again.wait(GUARD_SECONDS)["count"] == 1
+
+
+async def test_metrics_without_a_thread_have_no_numbers_of_the_database(
+    dsn: str, schema: str, refusing: Refusing
+) -> None:
+    reader = GaugeReader(dsn, queries(schema), 0.0, GUARD_SECONDS)
+    with refusing("pgstate-metrics"):
+        assert reader.wait().gauges is None
+        assert (await reader.wait_async()).gauges is None
+    assert reader.wait().gauges is not None

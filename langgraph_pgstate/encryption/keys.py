@@ -605,9 +605,7 @@ async def call_blocking(function: Callable[[], Any]) -> Any:
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=run, name="pgstate-master-key")
-    thread.start()
-    thread.join()
+    start_thread(run, "pgstate-master-key").join()
     if errors:
         raise errors[0]
     return results[0]

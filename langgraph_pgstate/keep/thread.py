@@ -14,6 +14,7 @@ from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.runners import BlockingRunner
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.heavy import start
 from langgraph_pgstate.keep.retention import apply_policies
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.schema.tenancy import list_tenants, of_tenant
@@ -63,7 +64,7 @@ class RetentionThread:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        start(self._thread)
 
     def stop(self) -> None:
         """Stop after the current batch, but wait at most 5 seconds. A killed batch leaves a consistent state."""

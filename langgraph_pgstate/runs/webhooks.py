@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.errors import PGStateError
-from langgraph_pgstate.heavy import in_thread
+from langgraph_pgstate.heavy import in_thread, start, start_thread
 from langgraph_pgstate.paging import Page
 from langgraph_pgstate.runs import webhook_rows as webhooks
 from langgraph_pgstate.runs.options import WebhookSettings
@@ -147,7 +147,7 @@ class WebhookThread:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        start(self._thread)
 
     def wake(self, tenant: str | None) -> None:
         """Search for due webhooks at once; with `of_tenants`, only for webhooks of this tenant."""
@@ -388,7 +388,7 @@ async def _resolve(host: str, port: int) -> list[Any]:
             future.set_exception(failed)
 
     # Use a daemon thread, because a process waits for the threads of an executor before the process ends.
-    threading.Thread(target=resolve, name="pgstate-resolver", daemon=True).start()
+    start_thread(resolve, "pgstate-resolver")
     return await future
 
 

@@ -18,6 +18,7 @@ from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.db.tenants import wake_key
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.heavy import start
 from langgraph_pgstate.keep.thread import RetentionThread
 from langgraph_pgstate.leases.registry import next_holder
 from langgraph_pgstate.options import PoolSettings
@@ -122,7 +123,7 @@ class Control:
             PGStateError: If the database cannot be used.
         """
         self._is_once = once
-        self._thread.start()
+        start(self._thread)
         self._started.wait()
         error, self._error = self._error, None
         if error is not None:

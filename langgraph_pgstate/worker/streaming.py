@@ -25,7 +25,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import PGStateError
-from langgraph_pgstate.heavy import compute
+from langgraph_pgstate.heavy import compute, start_thread
 from langgraph_pgstate.langgraph_compat import event_handler
 from langgraph_pgstate.runs import streams
 from langgraph_pgstate.runs.inputs import RunInput, modes_of
@@ -320,9 +320,7 @@ class StreamWriter:
         """Start the thread, unless the thread runs."""
         with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._work, name="pgstate-streams", daemon=True)
-                thread.start()
-                self._thread = thread
+                self._thread = start_thread(self._work, "pgstate-streams")
 
     def forget(self, member: StreamWriter) -> None:
         """Store no more events of a writer that shares this thread."""

@@ -102,7 +102,7 @@ class _Worker:
         self._control.start(once=once)
         if self._memory is not None:
             # Use a daemon thread, so that the interpreter can exit while an embedding model does not respond.
-            threading.Thread(target=self._index, name="pgstate-index", daemon=True).start()
+            start_thread(self._index, "pgstate-index")
 
     def _index(self) -> None:
         """Embed memories without an embedding, at intervals, until the worker has ended."""
