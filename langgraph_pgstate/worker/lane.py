@@ -397,6 +397,9 @@ class Lane:
         A chosen worker waits until its other runs have ended.
         """
         duties = self._duties
+        # If the claim fails, other lanes must not wait for this lane.
+        if duties.alone is self:
+            duties.alone = None
         for queue in filter(self._claimer.may_have_suspects, duties.settings.queues):
             if not self._claimer.is_chosen(self._database, queue):
                 continue
@@ -409,8 +412,6 @@ class Lane:
                 duties.alone = self
                 return True
             ISOLATION.leave(duties)
-        if duties.alone is self:
-            duties.alone = None
         return False
 
     def _start(self, claimed: Sequence[ClaimedRun]) -> int:

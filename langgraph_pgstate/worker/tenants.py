@@ -111,10 +111,11 @@ class TenantLanes:
         return self._has_seen_all and not self._hungry and not self._sweeping and not is_soon
 
     def _turn_lanes(self) -> bool:
-        """Do the work of lanes with runs, and return whether the database was available."""
+        """Do the work of lanes with runs, or that wait for one. Return whether the database was available."""
         lanes, is_available = [*self._duties.lanes.values()], True
         for lane in lanes:
-            if not lane.is_busy:
+            # A lane that waits for a run that must be alone also stores that the worker is alive.
+            if not lane.is_busy and lane is not self._duties.alone:
                 continue
             if not is_available:
                 # Waiting again for an unavailable database would take long. Only stop runs that are due to stop.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -292,7 +291,10 @@ def test_a_run_that_must_be_alone_is_alone_among_all_tenants(walled: Walled) -> 
         wait_until(lambda: duties.alone is not None or bool(beside), "the choice of the worker")
         # No other tenant begins a run before.
         later = state.for_tenant("later").runs.enqueue("agent", {"count": 0})
-        time.sleep(0.5)
+        seen = "SELECT seen_at FROM {}.workers WHERE pgstate_tenant = 'suspect'"
+        before = walled.rows(seen)
+        # Guard: after ten seconds, the worker would not be chosen any more.
+        wait_until(lambda: walled.rows(seen) > before, "that the worker is seen for the tenant that waits")
         assert later.status() == "pending"
         gate.set()
         for handle in (first, suspect, later):
@@ -493,6 +495,41 @@ def test_a_slow_master_key_of_one_tenant_delays_no_other(walled: Walled) -> None
         gate.set()
         assert held.wait(GUARD_SECONDS)["count"] == 1
         done = f"SELECT status FROM {{}}.runs WHERE thread_id = '{slow.thread_id}'"
+        wait_until(lambda: walled.rows(done) == [("success",)], "the run of the slow one")
+
+
+@pytest.mark.slow
+def test_a_slow_master_key_of_a_run_that_must_be_alone_delays_no_other_tenant(walled: Walled) -> None:
+    """After the worker has waited for its other runs to end."""
+    master = SlowMaster()
+    with walled.open(pool=3, encryption=master.encryption()) as state:
+        state.for_tenant("slow").runs.enqueue("agent", {"count": 0}, thread_id="t", run_after=timedelta(days=1))
+    master.hold(walled, "slow")
+    begun, gate = threading.Event(), threading.Event()
+
+    def hold(count: int) -> None:
+        if run_state().tenant == "held":
+            begun.set()
+            gate.wait(GUARD_SECONDS)
+
+    graphs: Any = {"agent": loop_graph(1, hold)}
+    with (
+        walled.open(pool=5, encryption=master.encryption()) as state,
+        Worker(state, graphs, poll=0.05, concurrency=5) as one,
+    ):
+        held = state.for_tenant("held").runs.enqueue("agent", {"count": 0})
+        assert begun.wait(GUARD_SECONDS)
+        # As the sweep of a dead worker leaves it.
+        walled.rows("UPDATE {}.queue SET is_suspect = true, run_after = now() WHERE thread_id = 't'")
+        state.for_tenant("slow").runs.limit("another", concurrency=None)
+        duties = one._control._duties
+        wait_until(lambda: duties.alone is not None, "the choice of the worker")
+        gate.set()
+        assert held.wait(GUARD_SECONDS)["count"] == 1
+        assert master.asked.wait(GUARD_SECONDS)
+        assert state.for_tenant("quick").runs.enqueue("agent", {"count": 0}).wait(GUARD_SECONDS)["count"] == 1
+        master.gate.set()
+        done = "SELECT status FROM {}.runs WHERE thread_id = 't'"
         wait_until(lambda: walled.rows(done) == [("success",)], "the run of the slow one")
 
 
