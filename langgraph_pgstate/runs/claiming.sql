@@ -3,7 +3,8 @@
 -- column of a row is the row's kind:
 --   claimed: a claimed run with its request.
 --   held: a run that is put off for a second, because another process holds or has locked the thread's lease.
---   limits, waiting: the queue has limits, or runs that wait for a limit. No run is claimed; see `claim_limited_runs`.
+--   limits: the queue has limits. No run is claimed; see `claim_limited_runs`.
+--   waiting: the queue has runs that wait for a limit, perhaps for a limit that was removed.
 --   suspects: the queue has runs that must be alone in their worker.
 -- opens: run_requests.data if intact
 -- leaves: stream_batches.data
@@ -15,7 +16,6 @@ candidates AS MATERIALIZED (
             AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
             AND (:suspects::boolean IS NULL OR q.is_suspect = :suspects)
             AND NOT EXISTS (SELECT 1 FROM /*schema*/queue_limits l WHERE l.queue = :queue)
-            AND NOT EXISTS (SELECT 1 FROM /*schema*/queue o WHERE o.queue = :queue AND o.is_limited)
         ORDER BY q.priority DESC, q.position
         LIMIT :limit::integer
         FOR UPDATE SKIP LOCKED
