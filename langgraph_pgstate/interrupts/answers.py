@@ -17,6 +17,7 @@ from langgraph_pgstate.db.protocol import Connection, Row
 from langgraph_pgstate.errors import (
     AlreadyAnsweredError,
     ConfigurationError,
+    MissingKeysError,
     NotFoundError,
     PGStateError,
     StaleHeadError,
@@ -253,6 +254,9 @@ async def answer_by_default(
             times = (max(earliest, one.asked_at + after) for one in asked if one.error is None)
             later = None if given else min(times, default=None)
             await db.execute(queries.set_answer_at, {**key, "answer_at": later})
+    except MissingKeysError:
+        # The caller loads the keys, and repeats the operation.
+        raise
     except PGStateError:
         rows = await db.fetch(queries.get_default_answer, key)
         if rows:

@@ -361,7 +361,9 @@ class AsyncRuns(AsyncRunQueue):
         return [AsyncRunHandle(self, *_parts(run)) for run in await self._adopt(graphs)]
 
     async def _adopt(self, graphs: Collection[str] | None) -> Sequence[EnqueuedRun]:
-        found = await self._queue.run(adopt, self._queries, self.encoder.codec, is_known_dead, graphs)
+        # The operation is repeated after each load of data keys. So one list collects the runs.
+        found: list[EnqueuedRun] = []
+        await self._queue.run(adopt, self._queries, self.encoder.codec, is_known_dead, graphs, adopted=found)
         await self._notifier.notify()
         return found
 

@@ -153,6 +153,7 @@ async def adopt(
     is_dead: Callable[[str], bool],
     graphs: Collection[str] | None = None,
     queue: str = DEFAULT_QUEUE,
+    adopted: list[EnqueuedRun] | None = None,
 ) -> list[EnqueuedRun]:
     """Enqueue crashed runs under their own ids, to resume from their newest checkpoints. Safe to repeat.
 
@@ -162,8 +163,9 @@ async def adopt(
     Args:
         is_dead: Returns whether a process is known to be dead.
         graphs: Names of graphs in the record; only their runs are enqueued. All by default.
+        adopted: The list to extend and return. If the call is repeated, the list has the runs of all calls.
     """
-    adopted: list[EnqueuedRun] = []
+    adopted = [] if adopted is None else adopted
     after = ("", "")
     while True:
         rows = await db.fetch(

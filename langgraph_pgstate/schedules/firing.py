@@ -11,7 +11,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import ConfigurationError, EncryptionError, PGStateError
+from langgraph_pgstate.errors import ConfigurationError, EncryptionError, MissingKeysError, PGStateError
 from langgraph_pgstate.paging import FIRST
 from langgraph_pgstate.record.events import check_not_done, note_action
 from langgraph_pgstate.runs.enqueue import enqueue, notify
@@ -98,6 +98,9 @@ async def _fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) 
             try:
                 request = _run_of(codec, name, queue, thread_id, options, data, run_id, tick.astimezone(zone))
                 runs.append(await _enqueue(db, queries, request, thread_id is None, metadata, thread_ttl))
+            except MissingKeysError:
+                # The caller loads the keys, and repeats the operation.
+                raise
             except PGStateError as refused:
                 error = str(refused)
         await db.execute(

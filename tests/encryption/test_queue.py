@@ -15,7 +15,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Interrupt
+from langgraph.types import Interrupt, interrupt
 from support import config_of, put_arguments, wait_until
 from support.tenants import open_walled
 
@@ -331,6 +331,48 @@ def test_a_default_answer_is_an_event_and_one_that_does_not_decrypt_is_tried_aga
             state._database.run(answers.answer_by_default, known, state._codec, "bad", "bad")
     later = f"SELECT answer_at > now() + interval '50 minutes' FROM {name} WHERE run_id = 'bad'"
     assert connection.execute(later.encode()).fetchall() == [(True,)]
+
+
+def test_a_process_without_the_keys_of_a_user_fires_schedules_and_gives_default_answers(
+    opened: Any, schema: str, connection: psycopg.Connection
+) -> None:
+    """Guard: the ticks would be skipped, and the answers given an hour later."""
+    config: Any = {"configurable": {"user_id": "ann"}}
+    builder = StateGraph(Given)
+    builder.add_node("ask", lambda _: {"text": interrupt("Book it?")})
+    graph: Any = builder.add_edge(START, "ask").compile()
+    with opened(encryption=Encryption(MASTER)) as state:
+        state.schedules.put("daily", "agent", {"text": "said"}, cron="0 0 1 1 *", config=config)
+        default = DefaultAnswer("yes", after=timedelta(milliseconds=1))
+        run = state.runs.enqueue("ask", {}, thread_id="t", config=config, default_answer=default)
+        Worker(state, {"ask": graph}).run_until_idle()
+        assert run.status() == "interrupted"
+    due = f"""UPDATE "{schema}".schedules SET next_at = date_trunc('second', now())"""
+    connection.execute(due.encode())
+    with opened(encryption=Encryption(MASTER)) as state:
+        (fired,) = state.schedules.fire()
+        assert (state.schedules.get("daily").last_run_id, state.schedules.get("daily").last_error) == (
+            fired.run_id,
+            None,
+        )
+    with opened(encryption=Encryption(MASTER)) as state:
+        known = queries(schema)
+        (given,) = state._database.run(answers.answer_by_default, known, state._codec, "t", run.run_id)
+        assert (given.value, given.is_default) == ("yes", True)
+
+
+def test_all_adopted_runs_are_returned_although_keys_of_their_users_are_loaded_between(
+    opened: Any, schema: str, connection: psycopg.Connection
+) -> None:
+    with opened(encryption=Encryption(MASTER, scope="user")) as state:
+        graph = state.record(graph_of([]).copy({"checkpointer": state.saver, "name": "agent"}))
+        for name in ("ann", "bob", "eve"):
+            graph.invoke({"text": "said"}, {"configurable": {"thread_id": name, "user_id": name}}, durability="sync")
+    lost = "status = 'running', ended_at = NULL, alive_until = now() - interval '1 day', holder_id = NULL"
+    connection.execute(f'UPDATE "{schema}".runs SET {lost}'.encode())
+    with opened(encryption=Encryption(MASTER, scope="user")) as state:
+        assert [run.thread_id for run in state.runs.adopt()] == ["ann", "bob", "eve"]
+        assert state.runs.adopt() == []
 
 
 def test_a_claim_is_undone_while_the_master_key_does_not_answer(
