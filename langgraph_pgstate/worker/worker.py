@@ -362,7 +362,8 @@ class AsyncWorker(_Worker):
         try:
             self._on_loop(self._create_tasks, executions)
         except RuntimeError:
-            # The event loop is closed.
+            # The event loop is closed, so this worker can execute no run. Other workers get the runs.
+            self._control.drain()
             for execution in executions:
                 self._give_back(execution)
 

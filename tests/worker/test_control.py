@@ -46,6 +46,20 @@ def count_turns(worker: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return turns
 
 
+async def test_a_worker_whose_event_loop_is_closed_leaves_the_runs_to_others(dsn: str, schema: str) -> None:
+    """Guard: it would claim the runs and give them back, again and again."""
+    graphs = {"agent": loop_graph(1)}
+    loop = asyncio.new_event_loop()
+    loop.close()
+    async with AsyncPGState.open(dsn, schema=schema) as state, AsyncWorker(state, graphs, poll=0.05) as left:
+        left._loop = loop
+        run = await state.runs.enqueue("agent", {"count": 0}, thread_id="t")
+        await asyncio.to_thread(wait_until, lambda: left._control.join(0.01), "the end of the worker")
+        assert await state.runs.workers() == ()
+        async with AsyncWorker(state, graphs):
+            assert (await run.wait(GUARD_SECONDS))["count"] == 1
+
+
 @pytest.mark.slow
 def test_a_queue_that_fails_at_once_is_not_asked_without_a_pause(
     dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
