@@ -114,6 +114,10 @@ WITH RECURSIVE head AS MATERIALIZED (
     UNION ALL
     SELECT c.checkpoint_id, c.parent_checkpoint_id, l.depth + 1 FROM lineage l JOIN /*schema*/checkpoints c
         ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = l.parent_checkpoint_id
+    -- Damaged checkpoints can be their own ancestors.
+    WHERE l.depth < (
+        SELECT count(*) FROM /*schema*/checkpoints k WHERE k.thread_id = :thread_id AND k.checkpoint_ns = :checkpoint_ns
+    )
 ), latest AS (
     SELECT DISTINCT ON (m.message_id) m.*,
         first_value(l.depth) OVER additions AS since, first_value(m.position) OVER additions AS place
@@ -222,6 +226,10 @@ WITH RECURSIVE lineage AS (
     UNION ALL
     SELECT l.base_id, c.checkpoint_id, c.parent_checkpoint_id, l.depth + 1 FROM lineage l JOIN /*schema*/checkpoints c
         ON c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id = l.parent_checkpoint_id
+    -- Damaged checkpoints can be their own ancestors.
+    WHERE l.depth < (
+        SELECT count(*) FROM /*schema*/checkpoints k WHERE k.thread_id = :thread_id AND k.checkpoint_ns = ''
+    )
 ), changes AS (
     SELECT l.base_id, m.*,
         first_value(m.change) OVER (PARTITION BY l.base_id, m.channel, m.message_id ORDER BY l.depth) AS last_change,

@@ -15,6 +15,10 @@ WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id, l.depth + 1
     FROM lineage l JOIN /*schema*/checkpoints c
         ON c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id = l.parent_checkpoint_id
+    -- Damaged checkpoints can be their own ancestors.
+    WHERE l.depth < (
+        SELECT count(*) FROM /*schema*/checkpoints k WHERE k.thread_id = :thread_id AND k.checkpoint_ns = ''
+    )
 ), changes AS (
     SELECT m.message_id, m.checkpoint_id, m.change, m.role, m.output_tokens, m.channel, l.depth,
         coalesce(octet_length(m.content), 0) + coalesce(octet_length(m.tool_calls::text), 0) AS size,

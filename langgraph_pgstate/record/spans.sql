@@ -96,6 +96,10 @@ WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id, c.run_id, l.depth + 1
     FROM lineage l JOIN /*schema*/checkpoints c
         ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = l.parent_checkpoint_id
+    -- Damaged checkpoints can be their own ancestors.
+    WHERE l.depth < (
+        SELECT count(*) FROM /*schema*/checkpoints k WHERE k.thread_id = :thread_id AND k.checkpoint_ns = :checkpoint_ns
+    )
 ), forks AS (
     SELECT c.parent_checkpoint_id FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.parent_checkpoint_id IS NOT NULL

@@ -1121,6 +1121,10 @@ FROM /*schema*/threads t CROSS JOIN LATERAL (
         SELECT c.checkpoint_id, c.parent_checkpoint_id, l.depth + 1
         FROM lineage l JOIN /*schema*/checkpoints c
             ON c.thread_id = t.thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id = l.parent_checkpoint_id
+        -- Damaged checkpoints can be their own ancestors.
+        WHERE l.depth < (
+            SELECT count(*) FROM /*schema*/checkpoints k WHERE k.thread_id = t.thread_id AND k.checkpoint_ns = ''
+        )
     ), changes AS (
         SELECT e.*,
             first_value(l.depth) OVER additions AS since, first_value(e.position) OVER additions AS place,

@@ -190,7 +190,7 @@ WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :checkpo
 WITH RECURSIVE later AS (
     SELECT checkpoint_id FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :to_checkpoint::text
-    UNION ALL
+    UNION
     SELECT child.checkpoint_id FROM /*schema*/checkpoints child
     JOIN later ON child.parent_checkpoint_id = later.checkpoint_id
     WHERE child.thread_id = :thread_id AND child.checkpoint_ns = ''

@@ -14,6 +14,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
+from psycopg.conninfo import make_conninfo
 from support import GUARD_SECONDS, config_of
 from support.official import fill, official_saver
 from typer.testing import CliRunner
@@ -298,3 +299,23 @@ def test_on_the_command_line(dsn: str, plain: PGState, monkeypatch: pytest.Monke
     assert "recorded 0 messages at 0 checkpoints" in run("--thread", "t").output
     result = run("--thread", "nobody")
     assert (result.exit_code, "there is no thread 'nobody'" in result.output) == (1, True)
+
+
+@pytest.mark.parametrize("place", [-1, 0])
+def test_checkpoints_that_are_their_own_ancestors_have_an_end(
+    state: PGState, dsn: str, schema: str, connection: psycopg.Connection, place: int
+) -> None:
+    """Guard: the recorder would read such a thread for ever, and record nothing else."""
+    configs = chain(state, "t", "a", "b", "c")
+    ids = [config["configurable"]["checkpoint_id"] for config in configs]
+    damage = f"UPDATE {schema}.checkpoints SET parent_checkpoint_id = %s WHERE checkpoint_id = %s"
+    connection.execute(damage.encode(), [ids[place], ids[0]])
+    with PGState.open(make_conninfo(dsn, options="-c statement_timeout=5s"), schema=schema, recording=IDLE) as other:
+        put(other, configs[-1], human("a", "b", "x"))
+        other.flush()
+        assert "x" in [message.message_id for message in other.messages.conversation("t")]
+        assert other.runs.provenance(config_of("t")) is not None
+        assert other.tools.compensate("t", to_checkpoint=ids[0]).compensated == ()
+        assert other.saver.prune(["t"]).checkpoints > 0
+    connection.execute("SET statement_timeout = '5s'")
+    assert connection.execute(f"SELECT count(*) FROM {schema}.conversations".encode()).fetchone() != (0,)
