@@ -514,7 +514,10 @@ async def remove(
             await items.delete(db, queries, [(namespace, key)], indexes, **options)
             return
     newest = await list_versions(db, queries, namespace, key, limit=1)
-    if newest and newest[0].is_deleted and newest[0].version == expected_version and newest[0].deleted_by == deleted_by:
-        # An earlier attempt deleted the item, but its response was lost.
+    is_own = (
+        newest and newest[0].is_deleted and (newest[0].version, newest[0].deleted_by) == (expected_version, deleted_by)
+    )
+    # An earlier attempt may have deleted the item, but its response was lost. A purge leaves no versions.
+    if not newest if purges else is_own:
         return
     raise _stale(namespace, key, expected_version, newest)

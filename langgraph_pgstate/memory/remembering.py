@@ -345,7 +345,8 @@ class AsyncMemories:
             by: Name of the person or service that deletes the item; by default the user of the running graph.
 
         Raises:
-            StaleMemoryError: If another writer has changed or deleted the item. The error names writer and time.
+            StaleMemoryError: If another writer has changed or deleted the item. The error names writer and time. With
+                `purge`, an item without any version counts as purged already.
             ConfigurationError: If an argument is invalid.
         """
         labels, name = labels_of(namespace), identifier("key", key)

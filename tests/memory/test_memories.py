@@ -399,6 +399,19 @@ def test_what_a_run_and_messages_have_caused_is_found_newest_first(
     assert memory.caused_by("t", run_id="none", message_ids=message_ids) == ()
 
 
+def test_a_repeated_purge_finds_nothing_left(dsn: str, schema: str) -> None:
+    where = ("memories", "user", "ann")
+    with PGMemoryStore.from_conn_string(dsn, schema=schema) as memory:
+        for by in ("Eve", "Adam"):
+            memory.remember("Lives in Rome.", key="home", user_id="ann")
+            memory.edit(where, "home", {"content": "Lives in Oslo."}, expected_version=1)
+            for _ in range(2):
+                memory.remove(where, "home", expected_version=2, by=by, purge=True)
+            assert memory.history(where, "home") == []
+        with pytest.raises(StaleMemoryError):
+            memory.remove(where, "home", expected_version=2)
+
+
 def test_a_change_and_a_deletion_for_an_older_version_are_refused_with_who_was_first(dsn: str, schema: str) -> None:
     where = ("memories", "user", "ann")
     with PGMemoryStore.from_conn_string(dsn, schema=schema) as memory:
@@ -422,6 +435,9 @@ def test_a_change_and_a_deletion_for_an_older_version_are_refused_with_who_was_f
         ):
             with pytest.raises(StaleMemoryError, match="Eve deleted it at"):
                 change()
+        with pytest.raises(StaleMemoryError, match="Eve deleted it at"):
+            # It would leave the versions.
+            memory.remove(where, "home", expected_version=2, by="Eve", purge=True)
         assert memory.restore(where, "home", 1, expected_version=0).version == 3
         found = memory.inspect(where, "home")
         assert found is not None
