@@ -183,7 +183,11 @@ def status(ctx: typer.Context) -> None:
         print_json(as_json(state) | as_json(sizes))
         return
     standing = f"version {state.version} of {state.expected}" if state.version else "not set up"
+    if state.version > state.expected:
+        standing = f"version {state.version}, newer than this package, which has version {state.expected}"
     console.print(f"PostgreSQL {server} ({escape(target.place)}), schema [bold]{state.schema}[/]: {standing}")
+    if state.version > state.expected and not state.is_usable:
+        console.print("[yellow]this package cannot use the schema:[/] upgrade langgraph_pgstate")
     if state.pending:
         console.print(f"[yellow]pending:[/] {', '.join(state.pending)}; run `pgstate migrate` or `pgstate setup`")
     if not tables:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli.app import app
+from langgraph_pgstate.schema.queries import migrations
 
 pytestmark = pytest.mark.smoke
 
@@ -49,6 +50,18 @@ def test_migrate_asks_before_it_goes_down(run: Run) -> None:
     assert "down 0001_create" in words(run("migrate", "--to", "0", "--yes"))
     assert "pending: 0001_create" in words(run("status"))
     assert "up 0001_create" in words(run("migrate"))
+
+
+def test_status_says_that_the_schema_is_newer_than_the_package(
+    run: Run, schema: str, connection: psycopg.Connection[Any]
+) -> None:
+    run("setup")
+    for version, is_additive in ((900, True), (901, False)):
+        later = f"INSERT INTO {schema}.migrations (version, name, checksum, is_additive) VALUES (%s, 'later', 'x', %s)"
+        connection.execute(later.encode(), [version, is_additive])
+        shown = words(run("status"))
+        assert f"version {version}, newer than this package, which has version {migrations()[-1].version}" in shown
+        assert ("this package cannot use the schema: upgrade langgraph_pgstate" in shown) is not is_additive
 
 
 @pytest.mark.slow
