@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
@@ -33,6 +34,8 @@ _CONTENT: Final = frozenset({"options", "metadata"})
 # on the server's language.
 _MARK: Final = re.compile(r"pgstate-queue:(\[.*\])", re.DOTALL)
 _PAGE: Final = 200
+
+_log: Final = logging.getLogger("langgraph_pgstate.runs")
 
 
 async def enqueue(
@@ -157,8 +160,9 @@ async def adopt(
 ) -> list[EnqueuedRun]:
     """Enqueue crashed runs under their own ids, to resume from their newest checkpoints. Safe to repeat.
 
-    Runs without a checkpoint are skipped, and runs whose threads have continued with another run. Each run is enqueued
-    in its own transaction. If a thread is locked, its run is left to the next call.
+    Runs without a checkpoint are skipped, and runs whose threads have continued with another run. Runs of graphs
+    without a name are skipped with a warning. Each run is enqueued in its own transaction. If a thread is locked, its
+    run is left to the next call.
 
     Args:
         is_dead: Returns whether a process is known to be dead.
@@ -166,6 +170,7 @@ async def adopt(
         adopted: The list to extend and return. If the call is repeated, the list has the runs of all calls.
     """
     adopted = [] if adopted is None else adopted
+    nameless = 0
     after = ("", "")
     while True:
         rows = await db.fetch(
@@ -180,6 +185,9 @@ async def adopt(
         for thread_id, run_id, graph, holder_id, is_expired in rows:
             after = (thread_id, run_id)
             if is_expired or (holder_id is not None and is_dead(holder_id)):
+                if graph is None:
+                    nameless += 1
+                    continue
                 try:
                     request = request_run(codec, graph, thread_id=thread_id, run_id=run_id, queue=queue, adopts=True)
                     async with db.transaction():
@@ -194,4 +202,11 @@ async def adopt(
                     raise
                 adopted += [one for one in found if one.is_new]
         if len(rows) < _PAGE:
-            return adopted
+            break
+    if nameless:
+        _log.warning(
+            "crashed runs that were not enqueued, because their graphs have no name: %d; pass a name to `compile`, and "
+            "invoke the graph with None on their threads",
+            nameless,
+        )
+    return adopted

@@ -12,7 +12,7 @@ from support.queue import CODEC, Queue, request
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadBusyError, ThreadDeletedError
-from langgraph_pgstate.runs.enqueue import _refusal
+from langgraph_pgstate.runs.enqueue import _refusal, adopt
 from langgraph_pgstate.runs.inputs import open_input
 from langgraph_pgstate.runs.requests import RunRequest, request_run
 
@@ -107,6 +107,23 @@ def test_a_crashed_run_of_an_application_is_adopted(queue: Queue) -> None:
     assert queue.run("plain") == ("pending", 0, None)
     assert queue.claim_one().checkpoint_id == checkpoint_id
     queue.check()
+
+
+def test_crashed_runs_of_graphs_without_a_name_are_left_with_a_warning(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    for thread_id, graph in (("named", "graph"), ("nameless", None)):
+        queue.put(thread_id, f"run of {thread_id}")
+        queue.execute(
+            "INSERT INTO {}.runs (thread_id, run_id, agent, status, started_at) VALUES (%s, %s, %s, 'running', now())",
+            thread_id,
+            f"run of {thread_id}",
+            graph,
+        )
+    assert queue.do(adopt, CODEC, lambda holder_id: True, ["other"]) == []
+    assert caplog.messages == []
+    assert [run.thread_id for run in queue.do(adopt, CODEC, lambda holder_id: True)] == ["named"]
+    assert "because their graphs have no name: 1" in caplog.messages[0]
 
 
 def test_the_runs_of_a_thread_are_run_in_their_order(queue: Queue) -> None:
