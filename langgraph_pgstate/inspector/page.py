@@ -24,6 +24,7 @@ from langgraph_pgstate.threads.types import Thread
 # Parts of a path that browsers and servers interpret, even if the parts are percent-encoded.
 _SPECIAL = re.compile(r"~|/|\\|[\x00-\x1f\x7f]|^\.+$")
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
+_EMPTY = "~"
 PERIODS: Final[Mapping[str, timedelta]] = {
     "1h": timedelta(hours=1),
     "1d": timedelta(days=1),
@@ -53,7 +54,8 @@ class PageCall(Call):
     # `super()` does not work in a dataclass with slots, so these methods name `Call`.
     def path(self, name: str) -> str:
         """Return a part of the path, decoded from the form that `segment` makes."""
-        return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), Call.path(self, name))
+        found = Call.path(self, name)
+        return "" if found == _EMPTY else _ESCAPED.sub(lambda match: chr(int(match[1], 16)), found)
 
     async def thread(self, action: str, value: dict[str, Any] | None = None) -> Thread:
         """Return the thread that the path names. Refuse an archived thread, and a caller who may not do the action."""
@@ -222,7 +224,8 @@ def own_path(call: PageCall, path: str | None) -> str | None:
 
 def segment(text: str) -> str:
     """Return an id as one part of a path. `PageCall.path` decodes it."""
-    return quote(_SPECIAL.sub(lambda match: "".join(f"~{ord(char):02X}" for char in match[0]), text), safe="~")
+    escaped = _SPECIAL.sub(lambda match: "".join(f"~{ord(char):02X}" for char in match[0]), text)
+    return quote(escaped or _EMPTY, safe="~")
 
 
 def address(base: str, /, *parts: str, **query: Any) -> str:

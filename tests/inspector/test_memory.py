@@ -314,3 +314,17 @@ async def test_a_read_only_server_shows_no_action(dsn: str, schema: str) -> None
 def test_namespaces_are_read_as_they_are_written() -> None:
     for labels in (("a",), ("a/b", "~", "~1", "c.d"), (HOSTILE, "ü")):
         assert labels_in(namespace_text(labels)) == labels
+
+
+async def test_an_item_of_an_empty_key_has_a_page(place: Place) -> None:
+    server, visitor = place
+    for key in ("", "~"):
+        await state_of(server).memory.aput(("a",), key, {"n": f"value of {key!r}"}, index=False)
+    await visitor.introduce()
+    shown = await visitor.page("/memory", namespace="a")
+    for key, path in (("", "/memory/a/~"), ("~", "/memory/a/~7E")):
+        assert f'href="/ui{path}"' in shown
+        assert f"value of {key!r}".replace("'", "&#39;") in await visitor.page(path)
+        form = forms_of(await visitor.page(path))[f"{path}/forget"]
+        assert (await visitor.act(f"{path}/forget", **form, sure="1")).status_code == 303
+        assert await state_of(server).memory.aget(("a",), key) is None
