@@ -8,7 +8,9 @@ import os
 import weakref
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from langgraph_pgstate.errors import ArgumentTypeError
 
 T = TypeVar("T")
 
@@ -29,6 +31,15 @@ class Opening(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._open().__await__()
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            raise ArgumentTypeError(
+                "an async class must be opened by `async with`, not `with`, or use its blocking twin"
+            )
+
+        def __exit__(self, *exception: object) -> None: ...
 
     async def __aenter__(self) -> T:
         self._opened = await self._open()

@@ -223,3 +223,10 @@ async def test_a_forked_child_that_closes_leaves_the_sessions_to_its_parent(
 
             assert await asyncio.to_thread(in_child, close) == "closed"
             assert (state._database.run(pid), await suspended._database.run(pid)) == before
+
+
+@pytest.mark.parametrize("kind", [AsyncPGState, AsyncPGStateSaver])
+def test_a_plain_with_of_an_async_class_says_what_to_write(kind: Any, dsn: str, schema: str) -> None:
+    opening = kind.open if kind is AsyncPGState else kind.from_conn_string
+    with pytest.raises(TypeError, match="must be opened by `async with`, not `with`"), opening(dsn, schema=schema):
+        pass
