@@ -171,6 +171,8 @@ async def test_a_destroyed_key_takes_its_rows_and_no_others(api: type, dsn: str,
         # She comes again, and gets another key.
         assert await saver.aget_tuple(await put(saver, "again", "anna")) is not None
     assert [wrapped is None for _, scope, _, wrapped in keys_of(dsn, schema) if scope == "user:anna"] == [True, False]
+    with Database.open(dsn, schema=schema, pool=False) as database:
+        assert database.run(destroy_keys, queries(schema), "user:anna") == 1
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -622,3 +622,25 @@ def test_a_worker_pauses_between_batches() -> None:
     assert waited[0] >= 0.02 * 39
     stopped.set()
     assert not pace.goes_on()
+
+
+def test_a_thread_that_is_held_or_archived_after_it_was_found_is_not_deleted(
+    state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("archived", "copied", "held", "plain")
+    for name in names:
+        state.threads.create(name)
+    age(dsn, schema, 2, *names)
+    state.retention.put("p", delete_after=DAY)
+    found = retention.list_idle
+
+    async def list_and_happen(*arguments: Any, **options: Any) -> Any:
+        page = await found(*arguments, **options)
+        state.threads.hold("held", "case 7", by="counsel")
+        ask(dsn, f"UPDATE {schema}.threads SET archived_at = now(), archive_id = 'a' WHERE thread_id = 'archived'")
+        ask(dsn, f"INSERT INTO {schema}.archived_threads (thread_id, archive_id) VALUES ('copied', 'a')")
+        return page
+
+    monkeypatch.setattr(retention, "list_idle", list_and_happen)
+    state.maintain()
+    assert ask(dsn, f"SELECT thread_id FROM {schema}.threads ORDER BY 1") == [(name,) for name in names[:-1]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
 from typing import Any
@@ -11,8 +12,13 @@ import psycopg
 import pytest
 from support import APIS, GUARD_SECONDS, config_of, counted, holding, loop_graph, open_saver, put_arguments, wait_until
 
-from langgraph_pgstate.errors import UnavailableError
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.errors import ThreadDeletedError, UnavailableError
+from langgraph_pgstate.leases.guards import sweep
+from langgraph_pgstate.leases.holding import take
 from langgraph_pgstate.options import RetryPolicy
+from langgraph_pgstate.schema.queries import queries
 from tests.leases.test_api import hold, leases
 from tests.leases.test_guards import INPUT
 from tests.leases.test_manager import (
@@ -113,3 +119,33 @@ async def test_a_run_that_is_cancelled_while_it_waits_for_its_turn_takes_no_leas
         [(last,)] = connection.execute(f"SELECT fencing_token FROM {schema}.leases").fetchall()
         assert last == token
         assert all_free(connection, schema)
+
+
+def test_a_deleted_thread_has_no_lease_until_its_tombstone_expires(
+    connection: psycopg.Connection, saver: PGStateSaver
+) -> None:
+    values = "('deleted', now() + interval '1 hour'), ('expired', now())"
+    connection.execute(f"INSERT INTO {saver.schema}.tombstones (thread_id, expires_at) VALUES {values}".encode())
+    database = Database(connection, schema=saver.schema)
+    with pytest.raises(ThreadDeletedError):
+        database.run(take, queries(saver.schema), "deleted", "somebody", 60.0)
+    assert database.run(take, queries(saver.schema), "expired", "somebody", 60.0).holder_id == "somebody"
+    assert leases(connection, saver.schema) == [("expired", True)]
+
+
+@pytest.mark.parametrize(("table", "columns"), [("leases", "fencing_token, "), ("tombstones", "")])
+def test_a_sweep_leaves_what_is_renewed_meanwhile(
+    table: str, columns: str, dsn: str, connection: psycopg.Connection, saver: PGStateSaver
+) -> None:
+    """The sweep has found the row expired, and waits for it."""
+    rows, token = f"{saver.schema}.{table}", "1, " if columns else ""
+    values = f"('t', {token}now() - interval '2 days')"
+    connection.execute(f"INSERT INTO {rows} (thread_id, {columns}expires_at) VALUES {values}".encode())
+    waiting, pid = "SELECT FROM pg_locks WHERE NOT granted AND pid = %s", connection.info.backend_pid
+    database = Database(connection, schema=saver.schema)
+    renewing = f"UPDATE {rows} SET expires_at = now() + interval '1 hour'"
+    with ThreadPoolExecutor(1) as other, holding(dsn, renewing) as somebody:
+        swept = other.submit(database.run, sweep, queries(saver.schema))
+        wait_until(lambda: bool(somebody.execute(waiting, [pid]).fetchall()), "the sweep's wait")
+        somebody.commit()
+        assert swept.result() == 0

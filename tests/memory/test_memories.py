@@ -446,3 +446,8 @@ def test_a_change_and_a_deletion_for_an_older_version_are_refused_with_who_was_f
         memory.remember('She said "yes" to\nC:\\Rome', key="said", user_id="ann")
         for text in (' "YES" to\nc:\\', "to\n", ":\\"):
             assert [one.key for one in memory.browse(user_id="ann", text=text).items] == ["said"]
+        # It has expired since the caller read it.
+        with psycopg.connect(dsn) as connection:
+            connection.execute(f"UPDATE {schema}.memories SET expires_at = now() WHERE key = 'said'".encode())
+        with pytest.raises(StaleMemoryError):
+            memory.remove(where, "said", expected_version=1, by="Eve")

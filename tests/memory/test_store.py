@@ -268,6 +268,11 @@ def test_a_read_writes_nothing_itself_and_lets_items_live_longer_soon(
     ((expires_at, count),) = rows(connection, schema, "SELECT expires_at, access_count FROM memories")
     assert expires_at > before[0][0]
     assert count == 2
+    assert store.get(USER, "k", refresh_ttl=True)
+    # An item that expires before the read is noted stays expired.
+    connection.execute("UPDATE memories SET expires_at = now()")
+    store.flush()
+    assert store.get(USER, "k") is None
 
 
 def test_a_read_that_could_not_be_counted_is_counted_later(

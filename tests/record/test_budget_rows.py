@@ -46,7 +46,7 @@ def test_an_owner_has_its_own_budget_or_that_of_each(connection: psycopg.Connect
     database, given = Database(connection, schema=schema), queries(schema)
     read = lambda *owners: database.run(budgets.read_spending, given, owners, tuple)  # noqa: E731
     assert not read(Owner("user", "a")).has_budgets
-    for amount, owner in (("0.1", {"user": "*"}), (5, {"user": "a"}), (7, {"key": "k"})):
+    for amount, owner in (("0.1", {"user": "*"}), (5, {"user": "a"}), (7, {"key": "k"}), (3, {"agent": "a"})):
         database.run(budgets.put_budget, given, request_budget(amount, **owner))
     found = read(Owner("user", "a"), Owner("user", "b"), Owner("tenant", "a"), Owner("key", "k"), Owner("key", "l"))
     assert {owner: amount for owner, (amount, _) in found.budgets.items()} == {
@@ -55,7 +55,10 @@ def test_an_owner_has_its_own_budget_or_that_of_each(connection: psycopg.Connect
         Owner("key", "k"): 7,
     }
     database.run(budgets.put_budget, given, request_budget(None, user="a"))
-    assert read(Owner("user", "a")).budgets == {Owner("user", "a"): (Decimal("0.1"), Decimal(0))}
+    assert read(Owner("user", "a"), Owner("agent", "a")).budgets == {
+        Owner("user", "a"): (Decimal("0.1"), Decimal(0)),
+        Owner("agent", "a"): (Decimal(3), Decimal(0)),
+    }
     assert read().has_budgets
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import psycopg
 import pytest
-from support import holding
+from support import holding, wait_until
 from support.queue import CODEC, Queue, request
 
 from langgraph_pgstate.db.database import Database
@@ -106,6 +107,23 @@ def test_a_claim_waits_a_moment_only_for_a_lease_that_is_being_made(dsn: str, qu
             queue.database.run(claiming.claim, *arguments)
         assert is_locked(caught.value)
     assert len(queue.database.run(claiming.claim, *arguments).runs) == 1
+
+
+@pytest.mark.parametrize("has_limits", [False, True])
+def test_a_lease_that_is_made_during_a_claim_is_not_taken(dsn: str, queue: Queue, has_limits: bool) -> None:
+    if has_limits:
+        queue.do(put_limit, request_limit("default", None, 9, None))
+    queue.add("t")
+    making = f"INSERT INTO {queue.schema}.leases VALUES ('t', 'somebody', 1, now(), now(), now() + interval '1 hour')"
+    waiting, pid = "SELECT FROM pg_locks WHERE NOT granted AND pid = %s", queue.connection.info.backend_pid
+    with ThreadPoolExecutor(1) as other, holding(dsn, making) as somebody:
+        arguments = "worker", "default", ["graph"], 1, 60.0
+        claim = other.submit(queue.do, claiming.claim, *arguments, has_limits=has_limits)
+        wait_until(lambda: claim.done() or bool(somebody.execute(waiting, [pid]).fetchall()), "the claim's wait")
+        somebody.commit()
+        assert claim.result().runs == []
+    assert queue.execute("SELECT holder_id, fencing_token FROM {}.leases") == [("somebody", 1)]
+    queue.check()
 
 
 def test_an_end_gives_way_to_a_put_that_locks_in_the_other_order(dsn: str, queue: Queue) -> None:

@@ -78,14 +78,11 @@ def test_a_worker_that_lost_its_run_stores_nothing(queue: Queue) -> None:
     assert queue.recover()
     assert queue.do(streams.append, [batch(lost, 1, "late")]) == (set(), {lost.key})
     again = queue.claim_one()
-    assert queue.do(
-        streams.append,
-        [
-            batch(lost, 1, "late"),
-        ],
-    ) == (set(), {lost.key})
-    assert not queue.finish(lost, events=[batch(lost, 1, "late")])
-    queue.database.run(_execute_together, streams.append_statements(queue.queries, [batch(lost, 1, "late")]))
+    # Where the next attempt begins.
+    late = [batch(lost, 0, "late")]
+    assert queue.do(streams.append, late) == (set(), {lost.key})
+    assert not queue.finish(lost, events=late)
+    queue.database.run(_execute_together, streams.append_statements(queue.queries, late))
     assert queue.do(streams.append, [batch(again, 0, "y")]) == ({again.key}, set())
     assert [one[:2] for one in numbered(queue, again)] == [(1, "x"), (2, "y")]
 

@@ -238,8 +238,13 @@ def test_two_sweeps_recover_a_run_once(queue: Queue) -> None:
     again = queue.claim_one()
     lease = {"thread_id": "t", "fencing_token": run.lease.fencing_token}
     parameters = {**lease, "run_id": run.run_id, "max_crashes": 3, "max_attempts": 30}
-    assert queue.do(execute, "fence_lease", {**lease, "is_dead": False}) == 0
+    for is_dead in (False, True):
+        assert queue.do(execute, "fence_lease", {**lease, "is_dead": is_dead}) == 0
     assert queue.do(fetch, "recover_run", parameters) == []
+    # As if the worker had renewed a lease that was found expired.
+    renewed = {"thread_id": "t", "fencing_token": again.lease.fencing_token}
+    assert queue.do(execute, "fence_lease", {**renewed, "is_dead": False}) == 0
+    assert queue.do(fetch, "recover_run", {**parameters, **renewed}) == []
     assert queue.do(finish, again.key, "success")
 
 

@@ -63,6 +63,8 @@ async def test_a_deleted_thread_is_not_created_again(parts: Parts, record: Recor
     record.add("tombstones", thread_id="t", expires_at=datetime.now(UTC) + timedelta(hours=1))
     with pytest.raises(ThreadDeletedError):
         await ask(parts.threads.create("t"))
+    record.add("tombstones", thread_id="expired", expires_at=datetime.now(UTC))
+    assert (await ask(parts.threads.create("expired"))).thread_id == "expired"
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,10 @@ def test_what_was_said_of_a_thread_before_its_first_checkpoint_holds(
     """A run makes the thread's row before its first checkpoint."""
     with PGState.open(dsn, schema=schema, thread_ttl=DAY) as state:
         state.setup()
-        connection.execute(f"INSERT INTO {schema}.threads (thread_id) VALUES ('t')")
+        connection.execute(f"INSERT INTO {schema}.threads (thread_id) VALUES ('t'), ('fixed')")
         state.threads.set_ttl("t", 2 * DAY)
-        state.saver.put(*put_arguments(config_of("t"), 0))
-    assert expiring(connection, schema) == 2 * DAY
+        fixed = state.threads.expire("fixed", after=2 * DAY)
+        for thread_id in ("t", "fixed"):
+            state.saver.put(*put_arguments(config_of(thread_id), 0))
+        assert expiring(connection, schema) == 2 * DAY
+        assert state.threads.get("fixed").expires_at == fixed

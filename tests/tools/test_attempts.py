@@ -21,7 +21,7 @@ from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import ToolFailedError
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.tools import executions as tool_executions
-from langgraph_pgstate.tools.executions import Intent
+from langgraph_pgstate.tools.executions import Intent, Outcome
 from tests.tools.test_ledger import CHARGE, Till, rows, run_and_lose
 
 CALLS = 6
@@ -106,6 +106,27 @@ def test_an_intent_confirmed_after_its_time_is_alive_again(
 
 
 # Between reading what is on record and deciding about it
+
+
+@pytest.mark.parametrize(
+    "change", ["status = 'success'", "intent_id = 'theirs'", "alive_until = now() + interval '1 hour'"]
+)
+def test_what_has_changed_since_it_was_read_is_neither_taken_over_nor_settled(
+    change: str, saver: PGStateSaver, connection: psycopg.Connection
+) -> None:
+    db, named, schema = BlockingConnection(connection), queries(saver.schema), saver.schema
+    intent = Intent("t", "key", None, "lost", "charge", "{}")
+    run_blocking(tool_executions.begin(db, named, intent, "me", 15.0))
+    connection.execute(f"UPDATE {schema}.tool_executions SET alive_until = now()")
+    seen = run_blocking(tool_executions.get(db, named, "t", "key"))
+    assert seen is not None
+    connection.execute(f"UPDATE {schema}.tool_executions SET {change}".encode())
+    before, mine = rows(connection, schema, "status, intent_id, attempt"), replace(intent, intent_id="mine")
+    taking = tool_executions.take_over(db, named, mine, seen, "me", 15.0, is_gone=False, answers=0)
+    assert run_blocking(taking) == 0
+    settling = tool_executions.settle(db, named, seen, Outcome("error"), "mine", is_gone=False, answers=0)
+    assert not run_blocking(settling)
+    assert rows(connection, schema, "status, intent_id, attempt") == before
 
 
 def after_reading(patch: pytest.MonkeyPatch, change: Callable[[], Any]) -> None:
