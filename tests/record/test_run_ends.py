@@ -18,12 +18,17 @@ from langchain_core.tools import StructuredTool
 from langgraph.prebuilt import ToolNode
 from support import FORK, GUARD_SECONDS, RoundTrips, loop_graph, move_journal, spread, wait_until
 from support.ledger import agent_graph, ask, calls, thread
+from support.record import Record, at
 from support.recorder import config, rows
 
 from langgraph_pgstate import AsyncPGState, PGState
+from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.options import PoolSettings
+from langgraph_pgstate.record.dead_runs import settle_runs
+from langgraph_pgstate.record.journal import renew_runs
 from langgraph_pgstate.record.options import RecorderSettings
+from langgraph_pgstate.schema.queries import queries
 
 Connection = psycopg.Connection
 # The writer does nothing by itself.
@@ -419,3 +424,13 @@ async def test_a_tool_that_outlives_its_cancelled_run_has_its_real_end(
         go_on.set()
         await asyncio.to_thread(wait_until, lambda: span_of_tool() == [("success", "charged o1")], "its own end")
         assert the_end(connection, schema) == "cancelled"
+
+
+def test_a_run_that_another_process_has_begun_again_is_neither_ended_nor_renewed(record: Record) -> None:
+    database, named = Database(record.connection, schema=record.schema), queries(record.schema)
+    record.run("r", status="running", holder_id="new", alive_until=at(0))
+    assert database.run(settle_runs, named, "t", [("t", "r", "old", True)]) == []
+    database.run(renew_runs, named, [("t", "r")], "old", 60.0)
+    assert record.rows("SELECT status, alive_until FROM runs") == [("running", at(0))]
+    database.run(renew_runs, named, [("t", "r")], "new", 60.0)
+    assert record.rows("SELECT alive_until > now() FROM runs") == [(True,)]

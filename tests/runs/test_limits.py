@@ -16,7 +16,7 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.leases import holding as leases
 from langgraph_pgstate.runs import claiming
 from langgraph_pgstate.runs.queue import list_limits, put_limit, request_limit
-from langgraph_pgstate.runs.types import Claims, QueueLimit, Rate
+from langgraph_pgstate.runs.types import Claims, QueueLimit, Rate, RunKey
 
 WAITING = 10_000
 
@@ -116,6 +116,27 @@ def test_a_rate_lets_so_many_runs_begin_in_its_time(queue: Limited) -> None:
     queue.execute("UPDATE {}.queue_keys SET window_started_at = window_started_at - interval '1001 s'")
     assert sorted(queue.opened()) == ["a2", "b2"]
     assert queue.opened() == []
+
+
+def test_queues_share_no_limits(queue: Limited) -> None:
+    for name, many in (("other", 1), ("default", 2)):
+        queue.limit(name, concurrency=many + 1, rate=Rate(many + 1, per=1000))
+        queue.limit(name, "*", concurrency=many, rate=Rate(many, per=1000))
+        for key in ("a", "b"):
+            for number in range(3):
+                queue.add(f"{name} {key}{number}", key=key, queue=name)
+    assert sorted(run.thread_id for run in queue.claim(3, "other")) == ["other a0", "other b0"]
+    assert sorted(run.thread_id for run in queue.claim(3)) == ["default a0", "default a1", "default b0"]
+    for name in ("default", "other"):
+        queue.open(name)
+        assert queue.claim(3, name) == []
+    queue.execute("UPDATE {}.queue_keys SET window_started_at = now() - interval '1001 s' WHERE queue = 'default'")
+    for run in queue.execute("SELECT thread_id, run_id, fencing_token FROM {}.queue WHERE status = 'running'"):
+        queue.finish(RunKey(*run))
+    queue.open("other")
+    assert queue.claim(3, "other") == []
+    assert sorted(queue.opened(3)) == ["default a2", "default b1", "default b2"]
+    queue.check()
 
 
 @pytest.mark.parametrize("key", [None, "*"])

@@ -103,6 +103,7 @@ def test_an_intent_confirmed_after_its_time_is_alive_again(
     assert rows(connection, schema, "alive_until > now()") == [(True,)]
     connection.execute(f"UPDATE {schema}.tool_executions SET intent_id = 'theirs', alive_until = now()")
     assert send() == 0
+    assert run_blocking(tool_executions.renew(db, named, "t", {"mine": "key"}, 15.0)) == 0
 
 
 # Between reading what is on record and deciding about it
