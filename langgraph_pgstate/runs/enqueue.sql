@@ -185,6 +185,7 @@ FROM (
     SELECT h.thread_id, h.run_id, l.has_limit AS is_limited, CASE
         WHEN l.has_limit THEN (extract(epoch FROM now()) * 1000000::numeric)::bigint
         ELSE coalesce((
+            -- No run of this key is limited. `NOT is_limited` is for the partial index.
             SELECT max(q.position) + 1 FROM /*schema*/queue q
             WHERE q.queue = h.queue AND q.key = h.key AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
         ), (
