@@ -644,3 +644,16 @@ def test_a_thread_that_is_held_or_archived_after_it_was_found_is_not_deleted(
     monkeypatch.setattr(retention, "list_idle", list_and_happen)
     assert [one.problems for one in state.maintain().policies if one.name == "p"] == [()]
     assert ask(dsn, f"SELECT thread_id FROM {schema}.threads ORDER BY 1") == [(name,) for name in names[:-1]]
+
+
+def test_a_policy_selects_by_each_of_its_conditions(state: PGState, dsn: str, schema: str) -> None:
+    fields: dict[str, Any] = {"agent": "a", "tenant_id": "t", "user_id": "u", "metadata": {"m": 1}}
+    for other in (None, *fields):
+        state.threads.create(f"other {other}", **{name: value for name, value in fields.items() if name != other})
+    state.threads.create("other status", **fields)
+    ask(dsn, f"UPDATE {schema}.threads SET status = 'error' WHERE thread_id = 'other status'")
+    age(dsn, schema, 2, *(f"other {other}" for other in (None, "status", *fields)))
+    state.retention.put("p", status="idle", delete_after=DAY, **fields)
+    state.maintain()
+    kept = [(f"other {other}",) for other in sorted(("status", *fields))]
+    assert ask(dsn, f"SELECT thread_id FROM {schema}.threads ORDER BY 1") == kept

@@ -122,20 +122,27 @@ def test_queues_share_no_limits(queue: Limited) -> None:
     for name, many in (("other", 1), ("default", 2)):
         queue.limit(name, concurrency=many + 1, rate=Rate(many + 1, per=1000))
         queue.limit(name, "*", concurrency=many, rate=Rate(many, per=1000))
+    for name in ("other", "default", "free"):
         for key in ("a", "b"):
             for number in range(3):
                 queue.add(f"{name} {key}{number}", key=key, queue=name)
+
+    def finish(name: str) -> None:
+        running = "SELECT thread_id, run_id, fencing_token FROM {}.queue WHERE queue = %s AND status = 'running'"
+        for run in queue.execute(running, name):
+            queue.finish(RunKey(*run))
+
     assert sorted(run.thread_id for run in queue.claim(3, "other")) == ["other a0", "other b0"]
     assert sorted(run.thread_id for run in queue.claim(3)) == ["default a0", "default a1", "default b0"]
-    for name in ("default", "other"):
-        queue.open(name)
-        assert queue.claim(3, name) == []
+    queue.claim(3, "other")
+    assert queue.opened() == []
+    finish("default")
     queue.execute("UPDATE {}.queue_keys SET window_started_at = now() - interval '1001 s' WHERE queue = 'default'")
-    for run in queue.execute("SELECT thread_id, run_id, fencing_token FROM {}.queue WHERE status = 'running'"):
-        queue.finish(RunKey(*run))
+    assert sorted(queue.opened()) == ["default a2", "default b1", "default b2"]
+    finish("other")
     queue.open("other")
-    assert queue.claim(3, "other") == []
-    assert sorted(queue.opened(3)) == ["default a2", "default b1", "default b2"]
+    assert queue.claim(9, "other") == []
+    assert len(queue.claim(9, "free")) == 6
     queue.check()
 
 
