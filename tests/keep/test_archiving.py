@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
-from support import FORK, GUARD_SECONDS, examples, wait_until
+from support import FORK, GUARD_SECONDS, examples, put_arguments, wait_until
 from support.keep import agent, answer, bookings, config_of, make_rich_thread, rows_of, states_of
 from support.queue import STATES, open_state
 from support.queue import call as called
@@ -280,6 +281,20 @@ def test_what_arrives_after_the_copy_keeps_the_thread(
     assert rows_of(dsn, schema, "u").keys() == {"threads"}
     if name not in ("delete", "enqueue"):
         assert graph.get_state(config_of("t")).values["messages"]
+
+
+@pytest.mark.parametrize(("text", "in_transaction"), [("short", False), ("long" * 10_000, False), ("short", True)])
+def test_a_process_that_knows_the_thread_puts_nothing_into_an_archived_one(
+    text: str, in_transaction: bool, state: PGState, dsn: str, schema: str, url: str
+) -> None:
+    """It does not update the row of a thread that it has updated a moment ago."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        saver = PGStateSaver(connection, schema=schema)
+        saver.put(*put_arguments(config_of("t"), 0, text=text))
+        assert state.archive.put(["t"], to=url, idle_for=NOW).threads == 1
+        with pytest.raises(ThreadArchivedError), connection.transaction() if in_transaction else nullcontext():
+            saver.put(*put_arguments(config_of("t"), 1, text=text))
+    assert rows_of(dsn, schema, "t").keys() == {"threads"}
 
 
 def test_a_put_that_is_under_way_is_not_lost(
