@@ -24,6 +24,7 @@ async def test_threads_runs_and_feedback_of_a_time(parts: Parts, record: Record)
     record.run("running", took=None, status="running", thread_id="u", **facts)
     record.run("later", day, thread_id="v", agent="billing", tenant_id="acme")
     record.add("feedback", thread_id="t", run_id="r0", feedback_id="f", source="human", name="tone", score=4)
+    record.add("feedback", thread_id="v", run_id="later", feedback_id="g", source="human", name="taste", score=2)
 
     found = await ask(parts.runs.analytics(since=None))
     assert [(one.agent, one.status, one.threads, one.mean_seconds) for one in found.threads] == [
@@ -38,7 +39,10 @@ async def test_threads_runs_and_feedback_of_a_time(parts: Parts, record: Record)
     assert (travel.mean_seconds, travel.p50_seconds, travel.p95_seconds) == (4, 3.5, 8)
     assert (travel.steps, travel.input_tokens, travel.output_tokens, travel.cost) == (21, 70, 35, 14)
     assert (billing.runs, billing.failure_rate, billing.day) == (1, 0, None)
-    assert [(one.name, one.agent, one.mean) for one in found.feedback] == [("tone", "travel", 4)]
+    assert [(one.name, one.agent, one.mean) for one in found.feedback] == [
+        ("taste", "billing", 2),
+        ("tone", "travel", 4),
+    ]
     assert found.is_complete
 
     by_day = await ask(parts.runs.analytics(["day", "release"], since=None))
@@ -48,15 +52,16 @@ async def test_threads_runs_and_feedback_of_a_time(parts: Parts, record: Record)
         (date(2026, 3, 1), None, 1),
         (date(2026, 3, 2), None, 1),
     ]
-    for filters, runs in (
-        ({"scope": {"owner": "eve"}}, 6),
-        ({"agent": "billing"}, 1),
-        ({"user_id": "eve"}, 7),
-        ({"tenant_id": "acme"}, 1),
-        ({"until": at(day)}, 7),
+    for filters, runs, names in (
+        ({"scope": {"owner": "eve"}}, 6, ["tone"]),
+        ({"agent": "billing"}, 1, ["taste"]),
+        ({"user_id": "eve"}, 7, ["tone"]),
+        ({"tenant_id": "acme"}, 1, ["taste"]),
+        ({"until": at(day)}, 7, []),
     ):
         one = await ask(parts.runs.analytics((), since=None, **filters))
         assert [group.runs for group in one.runs] == [runs], filters
+        assert [group.name for group in one.feedback] == names, filters
     mine = await ask(parts.runs.analytics(since=None, scope={"owner": "eve"}))
     assert [(group.threads, group.status) for group in mine.threads] == [(1, "idle")]
     nothing = await ask(parts.runs.analytics())

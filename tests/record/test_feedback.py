@@ -61,6 +61,7 @@ async def test_feedback_is_listed_newest_first_page_by_page(parts: Parts, record
 
 async def test_averages(parts: Parts, record: Record) -> None:
     record.thread("t", metadata={"owner": "eve"})
+    record.thread("u", metadata={"owner": "bob"})
     record.run("a", agent="travel", release="1")
     record.run("b", agent="travel", release="2", thread_id="u")
     record.span("s1", "llm", run_id="a", model="large")

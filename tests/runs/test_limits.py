@@ -146,6 +146,28 @@ def test_queues_share_no_limits(queue: Limited) -> None:
     queue.check()
 
 
+def test_keys_are_opened_whatever_other_queues_do(queue: Limited) -> None:
+    for name, many in (("other", 1), ("default", 2)):
+        queue.limit(name, "*", concurrency=many, rate=Rate(2 * many, per=1000))
+        for number in range(5):
+            queue.add(f"{name}{number}", key="k", queue=name)
+    limited = "SELECT queue, count(*) FROM {}.queue WHERE is_limited GROUP BY 1 ORDER BY 1"
+    assert [run.thread_id for run in queue.claim(9, "other")] == ["other0"]
+    first = queue.claim()
+    assert [run.thread_id for run in first] == ["default0", "default1"]
+    assert queue.execute(limited) == [("default", 3), ("other", 4)]
+    for run in first:
+        queue.finish(run)
+    queue.open()
+    second = queue.claim()
+    assert [run.thread_id for run in second] == ["default2", "default3"]
+    for run in second:
+        queue.finish(run)
+    # The time of the rate has not passed.
+    queue.open()
+    assert queue.execute(limited) == [("default", 1), ("other", 4)]
+
+
 @pytest.mark.parametrize("key", [None, "*"])
 def test_a_window_that_began_before_the_clock_was_set_back_ends_in_its_time(queue: Limited, key: str | None) -> None:
     queue.limit(key=key, rate=Rate(1, per=1000))

@@ -18,6 +18,7 @@ async def test_effects_of_all_threads_are_paged_and_those_in_doubt_apart(
 ) -> None:
     record = Record(connection, schema)
     record.thread("t", metadata={"owner": "a"})
+    record.thread("other", metadata={"owner": "c"})
     states = ["success", "unknown", "timeout", "error", "running", "running", "unknown"]
     for number, status in enumerate(states):
         alive = {"alive_until": at(0) if number == 4 else datetime.now(UTC) + timedelta(hours=1)}
@@ -40,6 +41,7 @@ async def test_effects_of_all_threads_are_paged_and_those_in_doubt_apart(
             assert await keys(unknown=True) == ["other tool", "k6", "k4", "k2", "k1"]
             assert await keys(unknown=True, tool="pay") == ["k6", "k4", "k2", "k1"]
             assert await keys(unknown=True, scope={"owner": "a"}) == ["other tool", "k1"]
+            assert await keys(scope={"owner": "a"}) == ["other tool", "k5", "k3", "k1"]
             assert await keys(scope={"owner": "b"}) == []
             own = await bench.do(bench.ledger.list, "other", unknown=True)
             assert [one.idempotency_key for one in own] == ["k6", "k4", "k2"]
