@@ -424,6 +424,10 @@ def test_a_message_is_redacted_in_all_that_holds_it(state: PGState, ask: Ask, sc
     state.threads.fork("t", to="bobs", owner={"user_id": "bob", "metadata": {}})
     state.memory.put(("facts",), "k", {"content": "unrelated"})
     ask("UPDATE {}.memories SET thread_id = 't', message_id = 'm1', value = '{\"content\": \"account DE89\"}'")
+    for content in ("of another message", "its second version"):
+        state.memory.put(("facts",), "other", {"content": content})
+    for table in ("memories", "memory_versions"):
+        ask(f"UPDATE {{}}.{table} SET thread_id = 't', message_id = 'm0' WHERE key = 'other'")
     assert "DE89" in whole(ask, schema)
     dry = state.privacy.erase(thread_id="t", message_id="m1", dry_run=True)
     assert "DE89" in whole(ask, schema)
@@ -442,7 +446,10 @@ def test_a_message_is_redacted_in_all_that_holds_it(state: PGState, ask: Ask, sc
     assert kept[0] == "good morning"
     assert "and thank you" in kept
     assert state.messages.conversation("t")[0].content == "good morning"
-    assert ask("SELECT count(*) FROM {}.memories") == [(0,)]
+    assert ask("SELECT key, version FROM {}.memories UNION ALL SELECT key, version FROM {}.memory_versions") == [
+        ("other", 2),
+        ("other", 1),
+    ]
     with Admin.open(dsn, schema=schema) as admin:
         report = admin.check(deep=True)
         assert report.problems == []

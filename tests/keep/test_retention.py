@@ -141,7 +141,9 @@ def test_contents_go_before_states(state: PGState, dsn: str, schema: str) -> Non
     state.threads.hold("held", "case", by="eve")
     states, kept = states_of(graph, "t"), {name: rows_of(dsn, schema, name) for name in ("new", "held")}
     state.retention.put("p", content_after=7 * DAY)
+    before = rows_of(dsn, schema, "t")
     (told,) = state.retention.apply(dry_run=True)
+    assert rows_of(dsn, schema, "t") == before
     (done,) = state.retention.apply()
     assert told.contents == done.contents > 5
     assert told.bytes == done.bytes > 100

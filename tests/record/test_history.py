@@ -21,6 +21,13 @@ async def test_runs_are_listed_newest_first_page_by_page(parts: Parts, record: R
     assert len((await ask(parts.runs.list(agent="travel"))).items) == 4
 
 
+async def test_a_run_is_found_in_threads_of_the_scope_alone(parts: Parts, record: Record) -> None:
+    record.thread(metadata={"owner": "eve"})
+    record.run("a")
+    for owner, is_found in (("eve", True), ("bob", False)):
+        assert (await ask(parts.runs.get("t", "a", scope={"owner": owner})) is not None) is is_found
+
+
 @pytest.mark.parametrize(
     ("filters", "found"),
     [

@@ -188,6 +188,16 @@ def test_the_idlest_worker_that_accepts_it_takes_a_run_that_is_claimed_alone(que
     assert chosen() is None
 
 
+def test_a_run_of_a_version_is_claimed_alone_by_a_worker_of_the_version(queue: Queue) -> None:
+    for worker_id, version in (("a", "1"), ("b", "2")):
+        queue.do(tending.put_worker, worker_id, ["default"], ["graph"], 10, {"graph": [version]})
+    queue.add("t", version="2")
+    queue.expire(*queue.claim(versions={"graph": ["2"]}))
+    queue.recover()
+    both = {"graph": ["1", "2"]}
+    assert queue.do(claiming.choose_isolated, "default", ["graph"], both, set[str]().__contains__) == "b"
+
+
 @pytest.mark.parametrize(("action", "status"), [("cancel", "cancelled"), ("interrupt", "interrupted")])
 def test_a_run_that_was_to_be_cancelled_ends_when_its_worker_has_died(queue: Queue, action: str, status: str) -> None:
     queue.add("t")
