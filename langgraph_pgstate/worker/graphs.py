@@ -122,6 +122,7 @@ class GraphSource:
         self._make: Callable[..., Any] | None = None if self.graph is not None else value
         self._parameters = {} if self._make is None else _parameters_of(name, self._make)
         self._store: BaseStore | None = None
+        self._check_store: Callable[[BaseStore], None] = lambda _: None
 
     def with_store(self, store: BaseStore) -> GraphSource:
         """Return this source with a LangGraph store for graphs without a store."""
@@ -137,9 +138,12 @@ class GraphSource:
         given = [self._store, None if self.graph is None else self.graph.store]
         return [store for store in given if store is not None]
 
-    def with_stores(self, store_of: Callable[[BaseStore], BaseStore]) -> GraphSource:
-        """Return this source with each store replaced by the result of `store_of`."""
+    def with_stores(
+        self, store_of: Callable[[BaseStore], BaseStore], check: Callable[[BaseStore], None]
+    ) -> GraphSource:
+        """Return this source with each store replaced by the result of `store_of`. A factory's stores are checked."""
         found = copy.copy(self)
+        found._check_store = check
         if self._store is not None:
             found._store = store_of(self._store)
         if self.graph is not None and self.graph.store is not None:
@@ -212,7 +216,10 @@ class GraphSource:
         graph = made.compile() if isinstance(made, StateGraph) else made
         if not isinstance(graph, Pregel):
             raise ArgumentTypeError(f"the factory of graph {self.name!r} must make a graph, not {type(made).__name__}")
-        return graph if graph.store is not None or self._store is None else graph.copy({"store": self._store})
+        if graph.store is not None:
+            self._check_store(graph.store)
+            return graph
+        return graph if self._store is None else graph.copy({"store": self._store})
 
 
 def graph_sources(graphs: Mapping[str, Any]) -> dict[str, GraphSource]:

@@ -113,16 +113,14 @@ class Parts:
         core = core_of(state)
         stores: dict[int, Any] = {}
 
-        def store_of(given: BaseStore) -> BaseStore:
-            if not isinstance(given, AsyncPGMemoryStore | PGMemoryStore):
-                raise TenantError(f"a graph's store must be the memory of the state, not {type(given).__name__}")
-            database: Any = core.database
+        def store_of(given: Any) -> BaseStore:
+            _check_store(given)
             if id(given) not in stores:
-                stores[id(given)] = given.of_database(database, core.run_of)
+                stores[id(given)] = given.of_database(core.database, core.run_of)
             found: BaseStore = stores[id(given)]
             return found
 
-        sources = {name: source.with_stores(store_of) for name, source in self._sources.items()}
+        sources = {name: source.with_stores(store_of, _check_store) for name, source in self._sources.items()}
         part = self._make(state, sources, self._writer.for_tenant(tenant))
         return part._replace(stores=tuple(stores.values()))
 
@@ -140,3 +138,9 @@ class Parts:
             saver, self._state.saver, sources, state.record, codec, self._repair, writer, lambda: _state.set(state)
         )
         return Part(state, saver, executor, writer)
+
+
+def _check_store(given: BaseStore) -> None:
+    """Raise `TenantError` if a store is no memory. Row-level security keeps the memories of tenants apart."""
+    if not isinstance(given, AsyncPGMemoryStore | PGMemoryStore):
+        raise TenantError(f"a graph's store must be the memory of the state, not {type(given).__name__}")

@@ -34,7 +34,7 @@ from langgraph_pgstate import (
     Worker,
 )
 from langgraph_pgstate.db.tenants import NO_TENANT
-from langgraph_pgstate.errors import TenantError
+from langgraph_pgstate.errors import RunFailedError, TenantError
 from langgraph_pgstate.runs import ending
 from langgraph_pgstate.runs.claiming import find_work
 from langgraph_pgstate.schema.queries import queries
@@ -307,6 +307,31 @@ def test_stores_that_tenants_would_share_are_refused(walled: Walled) -> None:
     graph = StateGraph(dict).add_node("one", lambda _: {}).add_edge(START, "one").compile(store=InMemoryStore())
     with walled.open() as state, pytest.raises(TenantError, match="graph 'agent' must be"), ExitStack() as stack:
         stack.enter_context(Worker(state, {"agent": graph}))
+
+
+@pytest.mark.slow
+def test_a_factory_gives_no_tenant_the_store_of_others(walled: Walled) -> None:
+    shared, seen = InMemoryStore(), []
+
+    def tell(_: dict[str, Any]) -> dict[str, Any]:
+        seen.append(type(get_store()).__name__)
+        get_store().put(("found",), "key", {"tenant": run_state().tenant})
+        return {}
+
+    builder = StateGraph(dict).add_node(tell).add_edge(START, "tell")
+    graphs: dict[str, Any] = {
+        "shared": lambda _: builder.compile(store=shared),
+        "own": lambda _: builder.compile(store=run_state().memory),
+    }
+    with walled.open(pool=3) as state, Worker(state, graphs, poll=0.05):
+        runs = state.for_tenant("acme").runs
+        with pytest.raises(RunFailedError, match="InMemoryStore"):
+            runs.enqueue("shared", {}).wait(GUARD_SECONDS)
+        runs.enqueue("own", {}).wait(GUARD_SECONDS)
+        item = state.for_tenant("acme").memory.get(("found",), "key")
+        assert item is not None
+        assert item.value == {"tenant": "acme"}
+    assert seen == ["PGMemoryStore"]
 
 
 @pytest.mark.slow
