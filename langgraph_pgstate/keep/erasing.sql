@@ -124,12 +124,14 @@ DELETE FROM /*schema*/events WHERE thread_id = :thread_id::text;
 
 -- name: erase_thread_rest
 -- Erase what remains after the deletion of a thread. Delete the thread's schedules, lease and tombstone. Destroy its
--- data keys. Remove its id from forks, versions of files and tool executions.
+-- data keys. Remove its id from forks, versions of files, tool executions and errors of policies.
 WITH gone_schedules AS (
     DELETE FROM /*schema*/schedules WHERE thread_id = :thread_id::text
 ), last_runs AS (
     UPDATE /*schema*/schedules SET last_thread_id = NULL, last_run_id = NULL
     WHERE last_thread_id = :thread_id AND thread_id IS DISTINCT FROM :thread_id
+), policies AS (
+    UPDATE /*schema*/retention_policies SET last_error = NULL WHERE strpos(last_error, :thread_id) > 0
 ), gone_lease AS (
     DELETE FROM /*schema*/leases WHERE thread_id = :thread_id
 ), heirs AS (

@@ -166,6 +166,15 @@ def test_rows_of_others_stay_in_each_table(
     assert [sum(one.counts.values()) for one in state.privacy.receipts().items] == [21, 0]
 
 
+def test_errors_of_policies_name_no_erased_thread(state: PGState, ask: Ask) -> None:
+    for thread_id in ("hers", "other"):
+        said(state, thread_id, "hello", "evelyn")
+        state.retention.put(thread_id, delete_after=timedelta(days=1))
+        ask(f"UPDATE {{}}.retention_policies SET last_error = 'cannot delete {thread_id}' WHERE name = '{thread_id}'")
+    state.privacy.erase(thread_id="hers", key=KEY)
+    assert [one.last_error for one in state.retention.policies()] == [None, "cannot delete other"]
+
+
 @pytest.mark.slow
 def test_a_user_is_erased_and_others_stay(state: PGState, ask: Ask, schema: str, dsn: str) -> None:
     said(state, "hers", "my secret garden", "evelyn")
