@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
@@ -22,6 +23,7 @@ _END: Final = ".end"
 _ERROR: Final = ".error"
 # PostgreSQL's largest bigint.
 _MOST_EVENTS: Final = 2**63 - 1
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 class Cursor:
@@ -155,6 +157,8 @@ class ThreadCursor:
             if not self._given or _number_of(id) is None:
                 raise ConfigurationError(f"last_event_id must have the form RUN:12, not {last_event_id!r}")
             self._last[self._given] = id
+            # If the run was rolled back, continue with the runs that ended after its id was made.
+            self._ended_since = _made_at(self._given)
         # Runs whose end must be reported. Ends of other runs are reported only if they are later than `_after`.
         self._expected: set[str] = set()
         self._after: datetime | None = None
@@ -198,7 +202,7 @@ class ThreadCursor:
         unfinished = [run for run in page.runs if run.status in UNFINISHED]
         if self._after is None:
             given = next((run for run in page.runs if run.run_id == self._given), None)
-            self._after = (self._ended_since if given is None else given.ended_at) or page.now
+            self._after = min((self._ended_since if given is None else given.ended_at) or page.now, page.now)
             if given is not None:
                 self._expected.add(given.run_id)
             elif page.runs and not unfinished:
@@ -227,6 +231,15 @@ class ThreadCursor:
         last = self._last.get(run.run_id, "")
         # A run may be retried after its end was reported, and end again.
         return not last.endswith(_END) or (run.last_event or 0) > (_number_of(last) or 0)
+
+
+def _made_at(run_id: str) -> datetime | None:
+    """Return the time in a run's id; `None` if the id is not a UUID of version 7, which workers and the server make."""
+    try:
+        id = UUID(run_id)
+        return _EPOCH + timedelta(milliseconds=id.int >> 80) if id.version == 7 else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def is_missing(page: StreamPage | ThreadPage) -> bool:

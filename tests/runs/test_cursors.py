@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from support.queue import CODEC
@@ -92,3 +93,28 @@ def test_runs_of_a_thread_are_followed_until_each_end_was_reported() -> None:
     assert [found.event.event for found in cursor.take(ended)] == ["end"]
     assert [*cursor.take(runs("success", now))] == []
     assert isinstance(cursor.wanted, WantedRuns)
+
+
+@pytest.mark.parametrize("given", ["r0:12", "{uuid}:12", "ffffffff-ffff-7fff-bfff-ffffffffffff:12"])
+def test_after_a_run_that_was_rolled_back_come_the_runs_that_ended_since(given: str) -> None:
+    now = datetime.now(UTC)
+    made = int((now - timedelta(minutes=5)).timestamp() * 1000)
+    is_dated = given.startswith("{")
+    given = given.format(uuid=UUID(int=(made << 80) | (7 << 76) | (2 << 62)))
+    times = {"earlier": -6, "first": -3, "second": -2}
+    ended = [
+        ThreadRun(name, "graph", "success", now + timedelta(minutes=at - 1), now + timedelta(minutes=at))
+        for name, at in times.items()
+    ]
+    page_of_runs = ThreadPage(now, [*ended, ThreadRun("third", "graph", "running", now, None)])
+    cursor, found = ThreadCursor(CODEC, "t", given), []
+    for _ in range(3):
+        assert [*cursor.take(page_of_runs)] == []
+        if isinstance(cursor.wanted, WantedRuns):
+            break
+        found.append(cursor.wanted.run_id)
+        if found[-1] == "third":
+            break
+        assert [event.event.event for event in cursor.take(page("success"))] == ["end"]
+    # Other ids have no time, or a wrong one.
+    assert found == (["first", "second", "third"] if is_dated else ["third"])
