@@ -74,6 +74,7 @@ async def thread(call: PageCall) -> Page | Response:
         "views": VIEWS,
         "graph": call.service.graphs.of_thread(found),
         "graphs": call.service.graphs.names,
+        "has_source": await _has_source(call, found),
         "nodes": (),
         "has_ended": False,
         **await _keeping(call, found),
@@ -110,7 +111,8 @@ async def _stub(call: PageCall, found: Thread) -> Page:
     keeping, seen = await _keeping(call, found), await sees_all(call)
     ids = [found.thread_id] if seen and call.flag("check") else []
     place = await archived(call, found.thread_id) if seen else None
-    data = {"thread": found, "place": place, "sees_memory": False, **keeping, **await verified(call, ids)}
+    data: dict[str, Any] = {"thread": found, "place": place, "sees_memory": False, **keeping}
+    data |= {"has_source": await _has_source(call, found), **await verified(call, ids)}
     return Page("thread_archived.html", found.title or found.thread_id, data)
 
 
@@ -155,6 +157,14 @@ async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> Checkpo
         for node in tree.nodes
     )
     return replace(tree, nodes=tuple(nodes))
+
+
+async def _has_source(call: PageCall, found: Thread) -> bool:
+    """Return whether the thread from which a fork was made still exists, and the caller may see it."""
+    source_id = found.forked_from_thread_id
+    if source_id is None or not await _may_read(call, source_id):
+        return False
+    return await call.state.threads.get(source_id) is not None
 
 
 async def _may_read(call: PageCall, thread_id: str) -> bool:

@@ -39,6 +39,19 @@ async def test_a_fork_starts_from_the_checkpoint(place: Place) -> None:
     assert "This is the new thread." in await visitor.page("/threads/forked", notice="thread.fork")
 
 
+async def test_a_fork_leads_to_its_source_while_it_exists(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    ids = await travel(state)
+    await state.threads.fork("t", ids[1], "forked")
+    link = f'<a href="/ui/threads/t?at={ids[1]}">Forked from t</a>'
+    assert link in await visitor.page("/threads/forked")
+    await state.saver.adelete_thread("t")
+    page = await visitor.page("/threads/forked")
+    assert "Forked from t" in page
+    assert "/ui/threads/t?" not in page
+
+
 async def test_a_fork_is_run(place: Place) -> None:
     server, visitor = place
     state = state_of(server)
