@@ -18,6 +18,7 @@ import typer
 
 from langgraph_pgstate.cli.drawing import console, errors, escape
 from langgraph_pgstate.cli.export import exporting
+from langgraph_pgstate.cli.interrupts import shell_user
 from langgraph_pgstate.cli.options import (
     GraphsArgument,
     LimitOption,
@@ -257,12 +258,13 @@ def cancel(
             callback=one_of(*CANCELLATIONS),
         ),
     ] = "cancel",
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who cancels it; by default the shell's user.")] = None,
 ) -> None:
     """Cancel an enqueued run."""
     target: Target = ctx.obj
     with target.connect() as state:
         found = find_run(state.runs, thread, run)
-        status = state.runs.cancel(thread, found.run_id, action)
+        status = state.runs.cancel(thread, found.run_id, action, by=by or shell_user())
     if target.is_json:
         print_json({"thread_id": thread, "run_id": found.run_id, "status": status})
     elif status == "running":
@@ -278,6 +280,9 @@ def dead_letters(
     ] = "list",
     thread: Annotated[str | None, typer.Argument(metavar="THREAD", help="With retry and discard: the thread.")] = None,
     run: RunArgument = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With retry and discard: who; by default the shell's user.")
+    ] = None,
     limit: LimitOption = 20,
 ) -> None:
     """List runs that failed for good; retry or discard one. The newest come first."""
@@ -286,7 +291,7 @@ def dead_letters(
         raise ConfigurationError("dead-letters takes retry THREAD [RUN], discard THREAD [RUN], or no argument")
     with target.connect() as state:
         if thread is not None:
-            _settle_letter(target, state, action, thread, run)
+            _settle_letter(target, state, action, thread, run, by or shell_user())
             return
         page = state.runs.dead_letters(limit=limit)
     if target.is_json:
@@ -400,10 +405,10 @@ def _known_graphs(state: PGState) -> set[str]:
     return found
 
 
-def _settle_letter(target: Target, state: PGState, action: str, thread: str, run: str | None) -> None:
+def _settle_letter(target: Target, state: PGState, action: str, thread: str, run: str | None, by: str | None) -> None:
     found = find_run(state.runs, thread, run)
     take = state.runs.retry if action == "retry" else state.runs.discard
-    if not take(thread, found.run_id):
+    if not take(thread, found.run_id, by=by):
         why = f"it is no dead letter, its status is {found.status}"
         if found.status in ("error", "timeout"):
             why = "it was discarded, or another run of its thread has gone on"

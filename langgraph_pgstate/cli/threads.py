@@ -170,9 +170,10 @@ def delete(
     tombstone: Annotated[
         str | None, typer.Option(metavar="AGE", help="Refuse late writes of guarded runs for this long, like 1d.")
     ] = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who deletes it; by default the shell's user.")] = None,
     yes: YesOption = False,
 ) -> None:
-    """Delete a thread with its checkpoints and its record."""
+    """Delete a thread with its checkpoints and its record. An event says who did."""
     late = age(tombstone) if tombstone else timedelta(0)
     target: Target = ctx.obj
     with target.connect(tombstones_for=late) as state:
@@ -182,7 +183,7 @@ def delete(
         if not yes:
             what = f"thread {thread} with {count(found.checkpoints, 'checkpoint')}"
             typer.confirm(f"Delete {what}?", abort=True, err=True)
-        state.saver.delete_thread(thread)
+        state.saver.delete_thread(thread, by=by or shell_user())
     if target.is_json:
         print_json(replace(found, dry_run=False))
         return

@@ -130,6 +130,19 @@ def test_runs_are_enqueued_listed_run_and_cancelled(run: Any, dsn: str, schema: 
     assert [json.loads(line) for line in run("join", "t", "--after", events[-2]["id"]).splitlines()] == events[-1:]
 
 
+def test_it_is_recorded_who_cancels(run: Any, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "operator")
+    for thread_id, options in (("eves", ["--by", "eve"]), ("mine", [])):
+        run("enqueue", "other", "{}", "--thread", thread_id)
+        run("cancel", thread_id, *options)
+    with PGState.open(dsn, schema=schema) as state:
+        acts = [state.events.list(thread_id, kind="action").items for thread_id in ("eves", "mine")]
+    assert [[(one.payload["action"], one.payload["by"]) for one in each] for each in acts] == [
+        [("cancel", "eve")],
+        [("cancel", "operator")],
+    ]
+
+
 def test_join_says_that_no_worker_accepts_the_run_for_which_it_waits(
     run: Any, dsn: str, schema: str, tmp_path: Path
 ) -> None:
@@ -206,10 +219,13 @@ def test_dead_letters_are_listed_retried_and_discarded(run: Any, dsn: str, schem
     with PGState.open(dsn, schema=schema) as state:
         (letter,) = state.runs.dead_letters().items
         assert letter == state.runs.get("t", letter.run_id)
-    assert run("dead-letters", "retry", "t") == "enqueued again\n"
+    assert run("dead-letters", "retry", "t", "--by", "eve") == "enqueued again\n"
     assert "it is no dead letter" in run("dead-letters", "retry", "t", code=1)
     work(dsn, schema, tmp_path, "agent.py:graph")
-    assert run("dead-letters", "discard", "t") == "discarded\n"
+    assert run("dead-letters", "discard", "t", "--by", "bob") == "discarded\n"
+    with PGState.open(dsn, schema=schema) as state:
+        acts = state.events.list("t", kind="action").items
+    assert {(one.payload["action"], one.payload["by"]) for one in acts} == {("retry", "eve"), ("discard", "bob")}
     assert "it was discarded" in run("dead-letters", "retry", "t", code=1)
     assert "no dead letters" in run("dead-letters")
 

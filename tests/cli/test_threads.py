@@ -147,12 +147,15 @@ def test_the_newest_events_are_listed(run: Run, record: Record) -> None:
     assert "to=place 1" in run("events", "t", "--kind", "handoff")
 
 
-def test_a_thread_is_deleted_when_asked_twice(run: Run, record: Record) -> None:
+def test_a_thread_is_deleted_when_asked_twice(run: Run, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "operator")
     assert "Delete thread t with 2 checkpoints?" in run("delete", "t", input="n\n", code=1)
     assert "t" in run("threads")
     assert "deleted thread t: 2 checkpoints" in run("delete", "t", "--yes", "--tombstone", "1d")
     assert run("threads") == "no threads\n"
     assert record.rows("SELECT thread_id FROM tombstones") == [("t",)]
+    found = record.rows("SELECT payload->>'by' FROM events WHERE thread_id = 't' AND kind = 'action'")
+    assert found == [("operator",)]
     assert "there is no thread 't'" in run("delete", "t", "--yes", code=1)
 
 
