@@ -180,6 +180,8 @@ _SCHEDULE: Final = frozenset(
 
 _replacing_counters: Final = threading.Lock()
 _C = TypeVar("_C", bound=Callable[[], int])
+_I = TypeVar("_I")
+_DIGEST: Final = re.compile("[0-9a-f]{32}")
 
 
 def advance_ids_past(checkpoint_id: str) -> None:
@@ -416,6 +418,23 @@ def channels_of(configurable: Mapping[str, Any]) -> Mapping[str, Any]:
 def is_anything_scheduled(channels: Mapping[str, Any]) -> bool:
     """Return whether a state has a node to run."""
     return bool(next_nodes(channels)) or "__start__" in channels or bool(channels.get("__pregel_tasks"))
+
+
+def is_digest(interrupt_id: Any) -> bool:
+    """Return whether an id of an interrupt is LangGraph's digest of the task's namespace, which no other task has."""
+    return isinstance(interrupt_id, str) and _DIGEST.fullmatch(interrupt_id) is not None
+
+
+def distinct_interrupts(interrupts: Iterable[_I], attribute: str = "id") -> list[_I]:
+    """Return interrupts without repetitions, by the attribute with their id. Ids that are not digests may repeat.
+
+    If a task of the functional API is interrupted, LangGraph also stores the interrupt for the tasks that called it.
+    """
+    found: dict[Any, _I] = {}
+    for number, one in enumerate(interrupts):
+        id = getattr(one, attribute, None)
+        found.setdefault(id if is_digest(id) else number, one)
+    return [*found.values()]
 
 
 def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:

@@ -25,6 +25,7 @@ from langgraph_pgstate.errors import (
 )
 from langgraph_pgstate.interrupts.pending import Interrupted, Place, read_interrupted
 from langgraph_pgstate.interrupts.types import Answer, PendingInterrupt
+from langgraph_pgstate.langgraph_compat import is_digest
 from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.runs.enqueue import enqueue
 from langgraph_pgstate.runs.inputs import read_field
@@ -371,7 +372,7 @@ def _listed(interrupted: Interrupted) -> str:
 
 def command_for(answer: Answer) -> Command[Any]:
     """Return the command that resumes a graph with one answer."""
-    if _is_digest(answer.interrupt_id):
+    if is_digest(answer.interrupt_id):
         return Command(resume={answer.interrupt_id: answer.value})
     # LangGraph accepts only digests as ids in `resume`, so leave this id out.
     return Command(resume=answer.value)
@@ -384,7 +385,3 @@ def command_of(answers: Sequence[Answer]) -> Command[Any] | None:
     if len(answers) == 1:
         return command_for(answers[0])
     return Command(resume={answer.interrupt_id: answer.value for answer in answers})
-
-
-def _is_digest(id: str) -> bool:
-    return len(id) == 32 and all(character in "0123456789abcdef" for character in id)

@@ -7,8 +7,8 @@ ORDER BY created_at DESC, thread_id, task_id
 LIMIT :page_size;
 
 -- name: get_interrupts
--- Return the open interrupts at some checkpoints, oldest first. An interrupt is open if the task is unfinished, and the
--- checkpoint is the newest of the thread. Optional filters are the thread's user, tenant, agent and metadata (`scope`).
+-- Return the open interrupts at some checkpoints, those of called tasks of the functional API ahead of their callers'.
+-- An interrupt is open if the task is unfinished, and the checkpoint is the newest of the thread. Optional filters are the thread's user, tenant, agent and metadata (`scope`).
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: threads.title
 -- matches: threads.metadata from scope
@@ -32,7 +32,7 @@ WHERE (:user_id::text IS NULL OR t.user_id = :user_id)
         WHERE d.thread_id = w.thread_id AND d.checkpoint_ns = '' AND d.checkpoint_id = w.checkpoint_id
             AND d.task_id = w.task_id AND d.idx >= 0
     )
-ORDER BY w.created_at, w.task_path, w.task_id;
+ORDER BY length(w.task_path) DESC, w.created_at, w.task_path, w.task_id;
 
 -- name: get_head
 -- Return the newest checkpoint of a thread's root namespace.

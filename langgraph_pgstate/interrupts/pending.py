@@ -26,6 +26,7 @@ from langgraph_pgstate.interrupts.types import (
     InterruptFilter,
     PendingInterrupt,
 )
+from langgraph_pgstate.langgraph_compat import distinct_interrupts
 from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, encode_cursor, page_size
 from langgraph_pgstate.schema.queries import Queries
 
@@ -169,6 +170,9 @@ async def _read_places(
             interrupted.leader = task_id
     if not found:
         return {}
+    for interrupted in found.values():
+        distinct = distinct_interrupts(interrupted.interrupts, "interrupt_id")
+        interrupted.interrupts = sorted(distinct, key=lambda one: one.asked_at)
     for thread_id, checkpoint_id, interrupt_id, answer_id, answered_at, by, type_, data, *more in await db.fetch(
         queries.get_answers, key
     ):

@@ -23,6 +23,7 @@ from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection, Read, Row, read_all
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError
+from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, page_size, read_page
 from langgraph_pgstate.record.filters import FeedbackFilter
 from langgraph_pgstate.record.types import Feedback, FeedbackAverage
@@ -95,6 +96,7 @@ async def put_feedback(db: Connection, queries: Queries, codec: ValueCodec, para
 
     Raises:
         NotFoundError: If there is no such run, or the run has no such span.
+        ThreadArchivedError: If the thread is archived.
     """
     try:
         rows = await db.fetch(queries.put_feedback, parameters)
@@ -104,6 +106,7 @@ async def put_feedback(db: Connection, queries: Queries, codec: ValueCodec, para
         # The run was deleted meanwhile.
         rows = []
     if not rows:
+        await refuse_archived(db, queries, parameters["thread_id"])
         span = "" if parameters["span_id"] is None else f" with a span {parameters['span_id']!r}"
         raise NotFoundError(f"thread {parameters['thread_id']!r} has no run {parameters['run_id']!r}{span}")
     return _feedback(codec, rows[0])

@@ -23,6 +23,7 @@ from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, NotFoundError
 from langgraph_pgstate.heavy import HEAVY_BYTES, MANY_COMPARED
 from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS, DeltaSnapshot
+from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.paging import MAX_PAGE, Page, check_filters, decode_cursor, read_page
 from langgraph_pgstate.record.filters import MessageFilter
 from langgraph_pgstate.record.types import Message, MessageHit
@@ -96,8 +97,10 @@ async def get_conversation(db: Connection, queries: Queries, filter: Conversatio
     """
     key = {"thread_id": filter.thread_id, "checkpoint_id": filter.checkpoint_id}
     found = await last_changes(db, queries, filter.thread_id, filter.checkpoint_id, filter.channel)
-    if not found and filter.checkpoint_id is not None and not (await db.fetch(queries.has_checkpoint, key))[0][0]:
-        raise NotFoundError(f"there is no checkpoint {filter.checkpoint_id!r} of thread {filter.thread_id!r}")
+    if not found:
+        await refuse_archived(db, queries, filter.thread_id)
+        if filter.checkpoint_id is not None and not (await db.fetch(queries.has_checkpoint, key))[0][0]:
+            raise NotFoundError(f"there is no checkpoint {filter.checkpoint_id!r} of thread {filter.thread_id!r}")
     changes = _of_one_channel(found)
     present = [change for change in changes if change.change != "removed"]
     chosen = _window(present, filter.last, filter.max_tokens)
@@ -247,6 +250,7 @@ async def open_pages(
     """
     rows = await db.fetch(queries.get_bare_checkpoint, address._asdict())
     if not rows:
+        await refuse_archived(db, queries, address.thread_id)
         if address.checkpoint_id is not None:
             raise NotFoundError(f"there is no {address}")
         return Pages(address, channel)

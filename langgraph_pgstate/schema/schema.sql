@@ -975,6 +975,15 @@ WHERE w.idx = -3 AND w.checkpoint_ns = '' AND NOT EXISTS (
     SELECT 1 FROM /*schema*/writes d
     WHERE d.thread_id = w.thread_id AND d.checkpoint_ns = '' AND d.checkpoint_id = w.checkpoint_id
         AND d.task_id = w.task_id AND d.idx >= 0
+) AND NOT EXISTS (
+    -- If a task of the functional API is interrupted, the tasks that called it have its interrupt, too.
+    SELECT 1 FROM /*schema*/writes k
+    WHERE k.thread_id = w.thread_id AND k.checkpoint_ns = '' AND k.checkpoint_id = w.checkpoint_id AND k.idx = -3
+        AND starts_with(k.task_path, '~__pregel_push, ' || w.task_path || ', ') AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/writes d
+            WHERE d.thread_id = k.thread_id AND d.checkpoint_ns = '' AND d.checkpoint_id = k.checkpoint_id
+                AND d.task_id = k.task_id AND d.idx >= 0
+        )
 )
 GROUP BY w.thread_id, t.agent, t.tenant_id, t.user_id, t.title, w.checkpoint_id;
 

@@ -22,7 +22,13 @@ from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import MAX_TEXT, Connection, Read, Rows
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, NotFoundError, UnsafeTypeError
-from langgraph_pgstate.langgraph_compat import HANDLER_PATH, PULL_PATH, is_schedule_channel, next_nodes
+from langgraph_pgstate.langgraph_compat import (
+    HANDLER_PATH,
+    PULL_PATH,
+    distinct_interrupts,
+    is_schedule_channel,
+    next_nodes,
+)
 from langgraph_pgstate.leases.guards import refuse_archived, refuse_deleted
 from langgraph_pgstate.paging import page_size
 from langgraph_pgstate.record import journal
@@ -99,6 +105,7 @@ async def get_lineage(db: Connection, queries: Queries, address: Address) -> tup
     """
     rows = {row[0]: row for row in await db.fetch(queries.trace_lineage, address._asdict())}
     if not rows:
+        await refuse_archived(db, queries, address.thread_id)
         if address.checkpoint_id is not None:
             raise NotFoundError(f"there is no {address}")
         return ()
@@ -192,6 +199,7 @@ async def find_checkpoint(db: Connection, queries: Queries, thread_id: str, name
             )
         if found:
             return Address(thread_id, "", found[0])
+    await refuse_archived(db, queries, thread_id)
     raise NotFoundError(f"thread {thread_id!r} has no checkpoint {name!r}")
 
 
@@ -289,6 +297,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
         # Messages of the last copied checkpoints may still be in the journal.
         await journal.write(db, queries, [source_id])
         await db.execute(queries.copy_late_messages, {"source_id": source_id, "target_id": target_id})
+        await db.execute(queries.infer_thread_status, {"thread_id": target_id})
         await _project(db, queries, codec, key, forked)
         await bind_copy(db, queries, source_id, target_id)
         origin_of = {"thread_id": source_id, "checkpoint_id": checkpoint_id}
@@ -399,6 +408,7 @@ async def read_checkpoint(
     loaded, values = await read_state(db, queries, codec, address, versions)
     parent = (loaded.parent_config or {}).get("configurable", {})
     writes = loaded.pending_writes or []
+    asked = [one for _, channel, given in writes if channel == "__interrupt__" for one in _several(given)]
     return CheckpointState(
         **loaded.config["configurable"],
         parent_checkpoint_id=parent.get("checkpoint_id"),
@@ -406,7 +416,7 @@ async def read_checkpoint(
         values={name: value for name, value in values.items() if not is_schedule_channel(name)},
         schedule={name: value for name, value in values.items() if is_schedule_channel(name)},
         next=tuple(next_nodes(values)),
-        interrupts=tuple(one for _, channel, given in writes if channel == "__interrupt__" for one in _several(given)),
+        interrupts=tuple(distinct_interrupts(asked)),
         errors=tuple(given for _, channel, given in writes if channel == "__error__"),
     )
 

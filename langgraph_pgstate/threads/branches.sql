@@ -222,15 +222,6 @@ WITH RECURSIVE lineage AS (
     UPDATE /*schema*/threads SET
         forked_from_thread_id = :source_id,
         forked_from_checkpoint_id = :checkpoint_id,
-        status = CASE WHEN EXISTS (
-            SELECT 1 FROM past p JOIN /*schema*/writes w
-                ON w.thread_id = :source_id AND w.checkpoint_ns = '' AND w.checkpoint_id = p.checkpoint_id
-            WHERE p.checkpoint_id = :checkpoint_id AND w.idx = -3 AND NOT EXISTS (
-                SELECT 1 FROM /*schema*/writes o
-                WHERE o.thread_id = :source_id AND o.checkpoint_ns = '' AND o.checkpoint_id = :checkpoint_id
-                    AND o.task_id = w.task_id AND o.idx >= 0
-            )
-        ) THEN 'interrupted' ELSE 'idle' END,
         origin_thread_ids = array_append((
             SELECT s.origin_thread_ids FROM /*schema*/threads s WHERE s.thread_id = :source_id
         ), :source_id)

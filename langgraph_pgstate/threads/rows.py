@@ -177,6 +177,7 @@ async def copy_thread(
         # Messages of the last copied checkpoints may still be in the journal.
         await journal.write(db, queries, [source_id])
         await db.execute(queries.copy_late_messages, key)
+        await db.execute(queries.infer_thread_status, {"thread_id": target_id})
         await bind_copy(db, queries, source_id, target_id)
 
 

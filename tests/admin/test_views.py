@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from langgraph.func import entrypoint, task
+from langgraph.types import interrupt
 from support.record import Record, at
 
 from langgraph_pgstate import PGStateSaver
@@ -38,6 +40,32 @@ def test_waiting_threads_are_those_that_are_interrupted(record: Record, saver: P
     interrupts.answer("one", "in March")
     one.invoke(interrupts.resume("one"), config_of("one"))
     assert shown() == [("many", None, 3, 0)]
+
+
+def test_of_tasks_that_call_an_interrupted_task_only_the_called_one_waits(record: Record, saver: PGStateSaver) -> None:
+    interrupts = Interrupts(saver._database, queries(saver.schema), Runs(saver._database, queries(saver.schema)))
+
+    @task
+    def inner() -> Any:
+        return interrupt("one?")
+
+    @task
+    def outer() -> Any:
+        return inner().result()
+
+    @entrypoint(checkpointer=saver)
+    def work(_: int) -> Any:
+        return outer().result(), interrupt("two?")
+
+    def shown() -> list[tuple[Any, ...]]:
+        return record.rows("SELECT tasks, answers FROM waiting_threads")
+
+    work.invoke(1, config_of("t"))
+    assert shown() == [(1, 0)]
+    interrupts.answer("t", "yes")
+    assert shown() == [(1, 1)]
+    work.invoke(interrupts.resume("t"), config_of("t"))
+    assert shown() == [(1, 0)]
 
 
 def test_stuck_runs_are_those_whose_process_died_unnoticed(record: Record) -> None:

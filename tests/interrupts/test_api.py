@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 import psycopg
 import pytest
+from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from support.official import Account
@@ -252,6 +253,37 @@ def test_questions_of_a_subgraph(state: PGState) -> None:
     assert [question.value for question in only(state).interrupts] == ["inside?"]
     assert graph.invoke(state.interrupts.answer("t", "yes"), config_of("t"))["said"] == ["yes"]
     assert ids(state) == []
+
+
+@pytest.mark.parametrize("durability", ["exit", "sync"])
+def test_a_question_of_a_task_that_other_tasks_called_is_one(state: PGState, durability: Any) -> None:
+    """LangGraph stores it for each of these tasks."""
+
+    @task
+    def inner(number: int) -> Any:
+        return interrupt(f"{number}?")
+
+    @task
+    def outer(number: int) -> Any:
+        return inner(number).result()
+
+    @entrypoint(checkpointer=state.saver)
+    def work(number: int) -> Any:
+        return outer(number).result(), interrupt("and?")
+
+    graph = state.record(work)
+    graph.invoke(1, config_of("t"), durability=durability)
+    (question,) = only(state).interrupts
+    assert (question.value, state.interrupts.list("t")) == ("1?", (question,))
+    assert [one.value for one in state.threads.state_at(config_of("t")).interrupts] == ["1?"]
+    (event,) = state.events.list("t", kind="interrupt").items
+    assert event.payload["interrupts"] == [{"id": question.interrupt_id, "value": "1?"}]
+
+    command = state.interrupts.answer("t", "yes")
+    assert ids(state) == []
+    graph.invoke(command, config_of("t"), durability=durability)
+    assert [one.value for one in only(state).interrupts] == ["and?"]
+    assert graph.invoke(state.interrupts.answer("t", "no"), config_of("t")) == ("yes", "no")
 
 
 def test_a_thread_that_moved_on_otherwise_no_longer_waits(state: PGState) -> None:

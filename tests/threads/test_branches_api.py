@@ -386,6 +386,32 @@ async def test_a_fork_can_be_repeated(state: Any, rows: Rows) -> None:
         await answer_of(state.threads.fork("t", id_of(configs[1]), "u"))
 
 
+async def test_copies_and_forks_have_the_status_of_their_newest_checkpoint(state: Any) -> None:
+    def node(current: Any) -> Any:
+        if current["answers"][-1] == "ask":
+            return {"answers": [interrupt("?")]}
+        raise ValueError("no")
+
+    class Answers(TypedDict):
+        answers: Annotated[list[str], operator.add]
+
+    builder = StateGraph(Answers)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=state.saver)
+    await call(state, graph, {"answers": ["ask"]}, config_of("interrupted"))
+    with pytest.raises(ValueError, match="no"):
+        await call(state, graph, {"answers": ["fail"]}, config_of("error"))
+    for status in ("interrupted", "error"):
+        await state.saver.acopy_thread(status, f"{status} copy")
+        await answer_of(state.threads.fork(status, to=f"{status} fork"))
+        for kind in ("copy", "fork"):
+            assert (await answer_of(state.threads.get(f"{status} {kind}"))).status == status
+    (first,) = [one async for one in graph.aget_state_history(config_of("interrupted"), limit=2)][1:]
+    await answer_of(state.threads.fork("interrupted", id_of(first.config), to="before"))
+    assert (await answer_of(state.threads.get("before"))).status == "idle"
+
+
 @pytest.mark.parametrize("lasting", [False, True], ids=["plain", "own history"])
 async def test_a_fork_of_the_head_waits_where_its_source_waits(state: Any, rows: Rows, lasting: bool) -> None:
     """Pending writes and the subgraph that asks are there; both answer for themselves."""

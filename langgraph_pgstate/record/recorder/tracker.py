@@ -17,6 +17,7 @@ from langgraph_pgstate.checkpoints.planning import PutPlan
 from langgraph_pgstate.checkpoints.requests import PutRequest, check_names
 from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.errors import BudgetExceededError, ConfigurationError, LeaseHeldError, StaleHeadError
+from langgraph_pgstate.langgraph_compat import distinct_interrupts
 from langgraph_pgstate.options import ThreadKeys
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.record.recorder.capture import capture, status_of, targets_of
@@ -195,7 +196,8 @@ class Tracker:
             return
         if span.parent is None:
             span.run.is_interrupted = True
-        found = [{"id": getattr(one, "id", None), "value": getattr(one, "value", one)} for one in interrupts]
+        asked = distinct_interrupts(interrupts)
+        found = [{"id": getattr(one, "id", None), "value": getattr(one, "value", one)} for one in asked]
         event = EventRecord(span.run, "interrupt", {"node": span.node}, {"interrupts": found}, span)
         event.checkpoint_ns, event.checkpoint_id = namespace, checkpoint_id
         self._queue.event_happened(event)
