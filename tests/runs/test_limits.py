@@ -142,7 +142,9 @@ def test_queues_share_no_limits(queue: Limited) -> None:
     finish("other")
     queue.open("other")
     assert queue.claim(9, "other") == []
-    assert len(queue.claim(9, "free")) == 6
+    for has_limits in (False, True):
+        found = queue.do(claiming.claim, "worker", "free", ["graph"], 3, 60.0, has_limits=has_limits)
+        assert (len(found.runs), found.has_limits, found.has_waiting, found.has_suspects) == (3, False, False, False)
     queue.check()
 
 

@@ -170,19 +170,29 @@ def test_the_idlest_worker_that_accepts_it_takes_a_run_that_is_claimed_alone(que
         found: str | None = queue.do(claiming.choose_isolated, "default", graphs, None, dead.__contains__)
         return found
 
-    for worker_id, graphs in (("worker", ["graph"]), ("idle", ["graph"]), ("other", ["else"])):
-        queue.do(tending.put_worker, worker_id, ["default"], graphs, 10)
+    for worker_id, name, graph in (
+        ("worker", "default", "graph"),
+        ("workless", "default", "graph"),
+        ("other", "default", "else"),
+        ("elsewhere", "others", "graph"),
+        ("frozen", "default", "graph"),
+    ):
+        queue.do(tending.put_worker, worker_id, [name], [graph], 10)
+    queue.execute("UPDATE {}.workers SET seen_at = now() - interval '11 s' WHERE worker_id = 'frozen'")
+    queue.add("o", queue="others")
+    queue.expire(*queue.claim(queue="others"))
+    queue.recover()
+    queue.add("t", run_id="t")
     assert chosen() is None
+    queue.claim()
     queue.add("s", run_id="s")
     queue.expire(queue.claim_one())
     queue.recover()
-    queue.add("t", run_id="t")
-    queue.claim(suspects=False)
-    assert (chosen(), chosen(["else"])) == ("idle", None)
-    dead.add("idle")
+    assert (chosen(), chosen(["else"])) == ("workless", None)
+    dead.add("workless")
     assert chosen() == "worker"
     dead.clear()
-    queue.do(tending.ask_drain, "idle")
+    queue.do(tending.ask_drain, "workless")
     assert chosen() == "worker"
     queue.claim(1, suspects=True)
     assert chosen() is None
