@@ -133,6 +133,10 @@ async def prune_thread(db: Connection, queries: Queries, request: PruneRequest, 
 async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:
     key = {"thread_id": thread_id}
     async with db.transaction():
+        if request.strategy != _KEEP_LATEST and not request.dry_run:
+            # Take the deletion's lock at once. With a weaker lock, two prunes could hold the lock, and wait for each
+            # other.
+            await db.fetch(queries.lock_thread_for_update, key)
         # This lock prevents new labels and holds while rows are being removed.
         found = await db.fetch(queries.keep_labels, key)
         if found and found[0][2] is not None:

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, StateSnapshot, interrupt
-from support import GUARD_SECONDS, spread
+from support import GUARD_SECONDS, spread, wait_until
 from support.samples import config_of, exact_tuple, forget, id_of, messages, put_values, values_of
 from typing_extensions import TypedDict
 
@@ -597,6 +597,38 @@ async def test_a_damaged_thread_is_left_and_the_others_are_pruned(
     assert [tables.count("checkpoints", thread_id) for thread_id in "AC"] == [1, 1]
     assert saver.prune(["B"], strategy="delete").damaged == ()
     assert tables.counts("B") == (0, 0, 0, 0)
+
+
+def test_prunes_that_delete_one_thread_take_turns(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    """Each in a caller's transaction, which is not repeated after a deadlock."""
+    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
+        grow(saver, 2)
+    with psycopg.connect(dsn) as one, psycopg.connect(dsn) as other:
+        # As a guarded put of another process does, so that both prunes wait for the same row.
+        with connection.transaction():
+            connection.execute(f"SELECT FROM {schema}.threads FOR KEY SHARE")
+            results: list[PruneResult] = []
+            callers = [
+                threading.Thread(target=lambda caller=caller: results.append(delete_with(caller, schema)))
+                for caller in (one, other)
+            ]
+            for caller in callers:
+                caller.start()
+            wait_until(lambda: waiting(dsn) == 2, "both prunes wait")
+        for caller in callers:
+            caller.join()
+    assert sorted(result.threads for result in results) == [0, 1]
+
+
+def delete_with(caller: psycopg.Connection, schema: str) -> PruneResult:
+    with caller.transaction():
+        return PGStateSaver(caller, schema=schema).prune(["t"], strategy="delete")
+
+
+def waiting(dsn: str) -> int:
+    with psycopg.connect(dsn) as connection:
+        query = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
+        return int(connection.execute(query).fetchone()[0])  # type: ignore[index]
 
 
 def test_what_prunes_counted_is_added_up() -> None:
