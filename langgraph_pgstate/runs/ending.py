@@ -261,8 +261,8 @@ async def _under_leases(
         The number of rows that the statement affected.
     """
     threads = {"thread_ids": [key.thread_id for key in keys]}
-    # Lock the lease before the thread's row, as guarded puts do. Deletions and the first put of a thread lock the row
-    # first, so a deadlock is possible. The short lock timeout then ends this transaction.
+    # Lock the lease before the thread's row. Deletions and the first put of a thread lock the row first, so a deadlock
+    # is possible. The short lock timeout then ends this transaction.
     lease = queries.release_leases if keep_for is None else queries.renew_leases
     statements = [
         bounded_waits(queries),

@@ -9,7 +9,7 @@ ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE fal
 
 -- name: lock_threads_for_no_key_update
 -- Lock the rows of some threads until the transaction ends, as `make_threads` does. Lock the thread's row before any
--- other row, except the lease in a transaction that ends a run.
+-- other row, except the lease in a transaction that ends or recovers a run.
 SELECT 1 FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id FOR NO KEY UPDATE;
 
 -- name: lock_free_threads

@@ -59,7 +59,8 @@ async def delete_thread(
     result = PruneResult()
     has_budgets = await gather_costs(db, queries, thread_id)
     async with db.transaction():
-        # Lock the thread's row before checkpoints, as a put does.
+        # Lock the thread's row before checkpoints. A put that updates this row has locked checkpoints before, so a
+        # deadlock is possible. One of the two transactions is then repeated.
         is_known = await lock_for_deletion(db, queries, thread_id)
         await refuse_held(db, queries, thread_id)
         if tombstones_for:
