@@ -317,13 +317,16 @@ ORDER BY priority DESC, position;
 
 -- name: list_isolated_workers
 -- Find the first run of a queue that must be claimed alone. Return the living workers that accept the run, the workers
--- with the fewest runs first.
+-- with the fewest runs first. Return none if the queue is paused, because the worker would wait for its runs in vain.
 SELECT w.worker_id FROM (
     SELECT q.graph, q.version FROM /*schema*/queue q
     WHERE q.queue = :queue::text AND q.is_suspect AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
         AND EXISTS (
             SELECT 1 FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version)
             WHERE g.graph = q.graph AND g.version = q.version
+        )
+        AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/queue_limits l WHERE l.queue = :queue AND l.key = '' AND l.concurrency = 0
         )
     ORDER BY q.priority DESC, q.position LIMIT 1
 ) AS s JOIN /*schema*/workers w ON :queue = ANY(w.queues) AND s.graph = ANY(w.graphs)

@@ -12,7 +12,7 @@ from support.queue import Queue
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.runs import claiming, tending
 from langgraph_pgstate.runs.ending import finish
-from langgraph_pgstate.runs.queue import list_workers
+from langgraph_pgstate.runs.queue import list_workers, put_limit, request_limit
 
 
 @pytest.fixture
@@ -194,6 +194,12 @@ def test_the_idlest_worker_that_accepts_it_takes_a_run_that_is_claimed_alone(que
     dead.clear()
     queue.do(tending.ask_drain, "workless")
     assert chosen() == "worker"
+    # No worker waits for its runs to end while the queue is paused.
+    queue.do(put_limit, request_limit("default", None, 0, None))
+    assert chosen() is None
+    queue.do(put_limit, request_limit("default", None, 1, None))
+    assert chosen() == "worker"
+    queue.do(put_limit, request_limit("default", None, None, None))
     queue.claim(1, suspects=True)
     assert chosen() is None
 
