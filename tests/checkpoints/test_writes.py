@@ -46,6 +46,19 @@ async def test_writes_that_came_early_stay(
         assert found.pending_writes == [("task", "messages", "early")]
 
 
+def test_writes_of_another_task_or_thread_use_up_no_numbers(saver: PGStateSaver) -> None:
+    config = saver.put(*put_arguments(THREAD, 0))
+    saver.put_writes(config, [("a", 1)], "one")
+    saver.put_writes(config, [("a", 2), ("b", 2)], "two")
+    saver.copy_thread("t", "twin")
+    twin = {"configurable": {**config["configurable"], "thread_id": "twin"}}
+    saver.put_writes(twin, [("a", 1), ("b", 3)], "one")
+    saver.put_writes(config, [("a", 1), ("b", 1)], "one")
+    found = saver.get_tuple(config)
+    assert found is not None
+    assert sorted(found.pending_writes or ()) == [("one", "a", 1), ("one", "b", 1), ("two", "a", 2), ("two", "b", 2)]
+
+
 def test_sends_of_an_old_format_whose_parent_is_gone_stay(
     dsn: str, schema: str, rows: Rows, connection: psycopg.Connection
 ) -> None:

@@ -626,10 +626,10 @@ def test_a_worker_pauses_between_batches() -> None:
     assert not pace.goes_on()
 
 
-def test_a_thread_that_is_held_or_archived_after_it_was_found_is_not_deleted(
+def test_a_thread_that_changes_after_it_was_found_is_not_deleted(
     state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("archived", "copied", "held", "plain")
+    names = ("active", "archived", "copied", "held", "plain")
     for name in names:
         state.threads.create(name)
     age(dsn, schema, 2, *names)
@@ -639,6 +639,7 @@ def test_a_thread_that_is_held_or_archived_after_it_was_found_is_not_deleted(
     async def list_and_happen(*arguments: Any, **options: Any) -> Any:
         page = await found(*arguments, **options)
         state.threads.hold("held", "case 7", by="counsel")
+        ask(dsn, f"UPDATE {schema}.threads SET updated_at = now() WHERE thread_id = 'active'")
         ask(dsn, f"UPDATE {schema}.threads SET archived_at = now(), archive_id = 'a' WHERE thread_id = 'archived'")
         ask(dsn, f"INSERT INTO {schema}.archived_threads (thread_id, archive_id) VALUES ('copied', 'a')")
         return page
