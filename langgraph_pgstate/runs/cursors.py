@@ -234,7 +234,7 @@ class ThreadCursor:
 
 
 def _made_at(run_id: str) -> datetime | None:
-    """Return the time in a run's id; `None` if the id is not a UUID of version 7, which workers and the server make."""
+    """Return the time in a run's id; `None` if the id is not a UUID of version 7, as `enqueue` makes by default."""
     try:
         id = UUID(run_id)
         return _EPOCH + timedelta(milliseconds=id.int >> 80) if id.version == 7 else None
