@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
+from uuid import UUID
 
 from langgraph.checkpoint.base import CheckpointMetadata, get_serializable_checkpoint_metadata
 
@@ -57,6 +58,7 @@ class PutRequest:
         root: For a subgraph's checkpoint, the manifest of the root checkpoint, if it is known and needed.
         touches_thread: Whether the thread's row is inserted or updated, too.
         states: The current state version, and the upcasters of older versions.
+        span_id: Id of the run in LangGraph's callbacks, if the run has the thread's lease.
     """
 
     address: Address
@@ -70,6 +72,7 @@ class PutRequest:
     root: Manifest | None = None
     touches_thread: bool = False
     states: StateVersions = UNVERSIONED
+    span_id: UUID | None = None
     _columns: dict[str, Any] | None = None
 
     @property

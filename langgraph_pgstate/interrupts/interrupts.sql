@@ -8,7 +8,8 @@ LIMIT :page_size;
 
 -- name: get_interrupts
 -- Return the open interrupts at some checkpoints, those of called tasks of the functional API ahead of their callers'.
--- An interrupt is open if the task is unfinished, and the checkpoint is the newest of the thread. Optional filters are the thread's user, tenant, agent and metadata (`scope`).
+-- An interrupt is open if the task is unfinished, and the checkpoint is the newest of the thread. Optional filters are
+-- the thread's user, tenant, agent and metadata (`scope`).
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: threads.title
 -- matches: threads.metadata from scope

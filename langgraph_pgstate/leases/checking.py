@@ -66,7 +66,7 @@ class LeaseCheck(BaseCallbackHandler):
 
     def __init__(self, held: HeldLease, root_id: UUID | None = None) -> None:
         self.held = held
-        self._root_id = root_id
+        self.root_id = root_id
         self._tasks: dict[UUID, asyncio.Task[Any]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._cancelled: set[asyncio.Task[Any]] = set()
@@ -75,7 +75,7 @@ class LeaseCheck(BaseCallbackHandler):
     def on_chain_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
         """Check the lease before a graph, a node or a chain begins. Remember the task of a node."""
         self.held.check_confirmed()
-        if parent_run_id == self._root_id:
+        if parent_run_id == self.root_id:
             with suppress(RuntimeError):
                 if (task := asyncio.current_task()) is not None:
                     self._tasks[run_id] = task

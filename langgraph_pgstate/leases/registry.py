@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from langgraph_pgstate.arguments import Address, configurable_of
 from langgraph_pgstate.call_site import CallSite, run_of
@@ -69,6 +70,7 @@ class HeldLease:
         run: The run that has taken the lease; `None` for a block of code.
         starter: The task or OS thread that started the run. It may end first, if another task reads the run's stream.
         loop: LangGraph's loop of the run, if it is known.
+        span_id: Id of the run in LangGraph's callbacks, if its loop is known.
         asked_at: Time at which the last renewal was requested, by `lease_clock`.
         read_at: Time at which the run's state was read.
         has_ended: Whether the run or block has ended. The lease is then released and not renewed. Late writes of the
@@ -89,6 +91,7 @@ class HeldLease:
     run: Run | None = None
     starter: asyncio.Task[Any] | threading.Thread | None = None
     loop: weakref.ref[Any] | None = None
+    span_id: UUID | None = None
     asked_at: float = field(default_factory=lease_clock)
     read_at: float | None = None
     has_ended: bool = False

@@ -52,7 +52,10 @@ class LeaseTaker(LeaseRegistry):
         exits, task = call_site.exits, call_site.starter
         if exits is not None and isinstance(task, asyncio.Task) and held.work.follow_run(run.key, task.get_loop()):
             exits.callback(held.work.forget_run, run.key)
-        return check_nodes(call_site.loop, held)
+        check = check_nodes(call_site.loop, held)
+        if check is not None and held.run is run and held.span_id is None:
+            held.span_id = check.root_id
+        return check
 
     async def _take_lease(
         self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, call_site: CallSite

@@ -341,6 +341,7 @@ class AsyncPGStateSaver(CommonSaver):
     async def _put_guarded(self, guarding: GuardPolicy, plan: PutPlan, config: RunnableConfig) -> PutPlan:
         address = plan.request.address
         async with self._writing(address.thread_id, config) as held:
+            plan.request.span_id = None if held is None else held.span_id
             guard = guarding.before_put(plan.request, config, held)
             late = self._sends_input_late and plan.request.columns_without_owner["source"] == "input"
             arguments = self._queries, self._codec, plan, self._hook, config, guard

@@ -339,6 +339,7 @@ class PGStateSaver(CommonSaver):
     def _put_guarded(self, guarding: GuardPolicy, plan: PutPlan, config: RunnableConfig) -> PutPlan:
         address = plan.request.address
         with self._writing(address.thread_id, config) as held:
+            plan.request.span_id = None if held is None else held.span_id
             guard = guarding.before_put(plan.request, config, held)
             try:
                 stored = self._run(sending.put, self._queries, self._codec, plan, self._hook, config, guard)

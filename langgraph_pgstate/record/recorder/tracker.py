@@ -261,8 +261,11 @@ class Tracker:
         assert journal_entry is not None
         address, columns = request.address, request.columns_without_owner
         # If the put is repeated, the run still has the records of the first try, which were not committed.
-        run = self.runs.run_putting(address) or self.runs.run_on(
-            address.thread_id, columns.get("source"), columns.get("run_id")
+        span = None if request.span_id is None else self._open.get(request.span_id)
+        run = self.runs.run_putting(address) or (
+            self.runs.run_on(address.thread_id, columns.get("source"), columns.get("run_id"))
+            if span is None
+            else span.run
         )
         if run is not None:
             run.note_checkpoint(address.checkpoint_ns, columns["step"], address.checkpoint_id or "")
