@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import (
@@ -23,6 +24,9 @@ from langgraph_pgstate.schema.tenancy import (
     roles_of,
 )
 from langgraph_pgstate.schema.types import SchemaStatus
+
+# The SQLSTATEs of a table, a function, and any other object that already exists.
+_ALREADY_EXISTS: Final = ("42P07", "42723", "42710")
 
 
 async def get_status(db: Connection, queries: Queries) -> SchemaStatus:
@@ -167,29 +171,40 @@ def setup_script(schema: str) -> str:
 
 
 async def _begin(db: Connection, queries: Queries) -> None:
-    """Create the table of migrations if it is missing. Raise if the schema has another program's tables."""
+    """Create the table of migrations if it is missing."""
     schema_exists, table_exists = await _exists(db, queries)
-    if table_exists:
-        return
-    strange = [row[0] for row in await db.fetch(queries.find_strange_tables, {"schema": f'"{queries.schema}"'})]
-    if strange:
-        raise ConfigurationError(
-            f"schema {queries.schema!r} has tables that are not this package's ({', '.join(strange)}; LangGraph's "
-            "own saver creates such tables): choose another schema with schema=... or --schema"
-        )
-    await db.script(bootstrap(queries.schema, create_schema=not schema_exists))
+    if not table_exists:
+        await db.script(bootstrap(queries.schema, create_schema=not schema_exists))
 
 
 async def _apply(db: Connection, queries: Queries, step: Migration) -> None:
-    await db.script(step.rendered(queries.schema))
+    """Apply a migration. Raise if the schema has something of another program by the name of a new object."""
+    try:
+        await db.script(step.rendered(queries.schema))
+    except Exception as error:
+        if getattr(error, "sqlstate", None) in _ALREADY_EXISTS:
+            why = str(error).partition("\n")[0]
+            raise _strange(queries, f"{why}; LangGraph's own saver creates a table `checkpoints`") from error
+        raise
     values = {"version": step.version, "name": step.name, "checksum": step.checksum, "is_additive": step.is_additive}
     await db.execute(queries.record_migration, values)
 
 
+def _strange(queries: Queries, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"schema {queries.schema!r} has tables that are not this package's ({why}): choose another schema with "
+        "schema=... or --schema"
+    )
+
+
 async def _exists(db: Connection, queries: Queries) -> tuple[bool, bool]:
+    """Return whether the schema and its table of migrations exist. Raise if this table is another program's."""
     schema = f'"{queries.schema}"'
-    row = (await db.fetch(queries.find_schema, {"schema": schema, "migrations_table": f"{schema}.migrations"}))[0]
-    return row[0], row[1]
+    parameters = {"schema": schema, "migrations_table": f"{schema}.migrations"}
+    schema_exists, table_exists, is_ours = (await db.fetch(queries.find_schema, parameters))[0]
+    if table_exists and not is_ours:
+        raise _strange(queries, "its table `migrations` has no column `checksum`")
+    return schema_exists, table_exists
 
 
 async def _applied(db: Connection, queries: Queries) -> dict[int, bool]:

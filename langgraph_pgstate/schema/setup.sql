@@ -1,13 +1,9 @@
 -- name: find_schema
--- Return whether the schema exists, and whether it has a table of migrations.
-SELECT to_regnamespace(:schema::text) IS NOT NULL, to_regclass(:migrations_table::text) IS NOT NULL;
-
--- name: find_strange_tables
--- Return tables of other applications that have the names of this package's tables.
-SELECT relname::text FROM pg_catalog.pg_class
-WHERE relnamespace = to_regnamespace(:schema::text) AND relkind IN ('r', 'p', 'v', 'm')
-    AND relname = ANY(ARRAY['checkpoints', 'threads', 'segments', 'writes'])
-ORDER BY relname;
+-- Return whether the schema exists, whether it has a table of migrations, and whether this table is this package's.
+SELECT to_regnamespace(:schema::text) IS NOT NULL, to_regclass(:migrations_table::text) IS NOT NULL, EXISTS (
+    SELECT FROM pg_catalog.pg_attribute
+    WHERE attrelid = to_regclass(:migrations_table) AND attname = 'checksum' AND NOT attisdropped
+);
 
 -- name: list_migrations
 -- Return the migrations applied so far.

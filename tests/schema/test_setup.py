@@ -221,7 +221,7 @@ def test_a_failed_setup_leaves_nothing_half_made(dsn: str, schema: str, connecti
     """An index of that name in the way: the error names it, and no table was made."""
     connection.execute(f"CREATE SCHEMA {schema}")
     connection.execute(f"CREATE TABLE {schema}.writes_run_id_idx (mine int)")
-    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver, pytest.raises(DatabaseError, match="writes_run"):
+    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver, pytest.raises(ConfigurationError, match="writes_run"):
         saver.setup()
     assert tables(connection, schema) == {"writes_run_id_idx"}
 
@@ -638,4 +638,29 @@ def test_a_schema_with_tables_of_langgraphs_own_saver_is_refused(
     before = tables(connection, schema)
     with Admin.open(dsn, schema=schema) as admin, pytest.raises(ConfigurationError, match="LangGraph's own saver"):
         getattr(admin, command)()
+    assert tables(connection, schema) == before
+
+
+@pytest.mark.parametrize("command", ["setup", "migrate", "status", "check"])
+def test_a_table_of_migrations_of_another_tool_is_refused(
+    dsn: str, connection: psycopg.Connection, schema: str, command: str
+) -> None:
+    """No error sends to the command that was just called."""
+    connection.execute(f'CREATE SCHEMA "{schema}"')
+    connection.execute(f'CREATE TABLE "{schema}".migrations (id integer, migration text, batch integer)')
+    before = tables(connection, schema)
+    with Admin.open(dsn, schema=schema) as admin, pytest.raises(ConfigurationError, match="choose another schema"):
+        getattr(admin, command)()
+    assert tables(connection, schema) == before
+
+
+@pytest.mark.parametrize("made", ["TABLE {}.runs (id integer)", "TYPE {}.threads AS ENUM ('a')"])
+def test_whatever_has_the_name_of_a_table_is_refused_by_an_error_that_says_what_to_do(
+    dsn: str, connection: psycopg.Connection, schema: str, made: str
+) -> None:
+    connection.execute(f'CREATE SCHEMA "{schema}"')
+    connection.execute("CREATE " + made.format(f'"{schema}"'))
+    before = tables(connection, schema)
+    with Admin.open(dsn, schema=schema) as admin, pytest.raises(ConfigurationError, match=r"exists; .*choose another"):
+        admin.setup()
     assert tables(connection, schema) == before
