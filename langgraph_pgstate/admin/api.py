@@ -655,7 +655,7 @@ class Admin:
         copy: Callable[[Connection, Connection, str], Coroutine[Any, Any, TransferReport]],
         thread_id: str,
     ) -> TransferReport:
-        """Copy one thread. Repeat the copy after a retryable error."""
+        """Copy one thread. Repeat the copy after a retryable error, and once after damage."""
 
         async def lend(db: Connection) -> TransferReport:
             return target.run_once(copy, db, thread_id)
@@ -664,7 +664,11 @@ class Admin:
         while True:
             try:
                 return source.run_once(lend)
-            except (CorruptStateError, ConfigurationError, DataKeyError, DecryptionError, NotEncryptedError) as error:
+            except CorruptStateError as error:
+                # A prune or a deletion in the target may have removed a segment between two reads.
+                if attempt > 1:
+                    return _failure(thread_id, error)
+            except (ConfigurationError, DataKeyError, DecryptionError, NotEncryptedError) as error:
                 return _failure(thread_id, error)
             except DatabaseError as error:
                 if (error.sqlstate or "").startswith(_DATA_ERRORS):

@@ -85,6 +85,24 @@ def test_a_prune_during_an_import_leaves_no_damage(
     assert admin.check(deep=True).problems == []
 
 
+def test_a_thread_that_is_deleted_while_it_is_compared_is_no_damage(
+    old: PostgresSaver, saver: PGStateSaver, bring: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is deleted after the target's rows were read and before their segments are."""
+    talk(old, "chat", 3)
+    compare, pending = PGStateStore.digests, [lambda: saver.delete_thread("chat")]
+
+    async def digests(self: PGStateStore, *args: Any) -> Any:
+        if pending:
+            pending.pop()()
+        return await compare(self, *args)
+
+    monkeypatch.setattr(PGStateStore, "digests", digests)
+    bring()
+    assert not pending
+    assert_same_answers(old, saver, "chat")
+
+
 def test_a_portion_is_refused_when_its_parent_went(saver: PGStateSaver, dsn: str, schema: str) -> None:
     """The parent is deleted after the store looked at it and before it writes what builds on it."""
     parent = put_values(saver, config_of("t"), {"messages": [HumanMessage("x" * 3000, id="1")]})
