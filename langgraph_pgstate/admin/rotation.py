@@ -27,8 +27,7 @@ def rotate(
 ) -> RotationReport:
     """Make new data keys, encrypt all older values again, and retire the older keys. See `Admin.rotate_keys`."""
     report, settled = RotationReport(), keys.encryption.cache_seconds + _MARGIN_SECONDS
-    if not database.run(list_replaced, queries):
-        report.keys = run_blocking(replace_keys(KeyLoader(database), keys, scope))
+    report.keys = run_blocking(replace_keys(KeyLoader(database), keys, scope))
     while True:
         ages = database.run(list_replaced, queries)
         report.left = len(ages)

@@ -51,10 +51,15 @@ SELECT EXISTS (
 );
 
 -- name: list_current_data_keys
--- Return a page of the data keys for new content, in the order of their scopes, after a cursor.
+-- Return a page of the data keys for new content, in the order of their scopes, after a cursor. While older keys are not
+-- retired yet, leave out the keys that were made since the rotation of these older keys began.
 SELECT key_id, scope FROM /*schema*/data_keys
 WHERE is_current AND (:cursor_scope::text IS NULL OR scope > :cursor_scope)
     AND (:scope::text IS NULL OR scope = :scope) AND scope <> :search_scope::text
+    AND created_at < coalesce((
+        SELECT min(r.replaced_at) FROM /*schema*/data_keys r
+        WHERE r.replaced_at IS NOT NULL AND r.retired_at IS NULL AND r.destroyed_at IS NULL
+    ), 'infinity')
 ORDER BY scope LIMIT :page_size;
 
 -- name: replace_data_key

@@ -668,7 +668,7 @@ async def rewrap(
 
 
 async def replace_keys(runner: Runner, ring: KeyRing, scope: str | None = None, page_size: int = _PAGE) -> int:
-    """Make a new data key for each scope, or for one, and return their number.
+    """Make a new data key for each scope, or for one, and return their number. A repeated call continues.
 
     This process uses the new keys at once, other processes when their cached keys expire. The key of digests is not
     replaced, because stored digests could not be found by another key.

@@ -16,7 +16,7 @@ from support.cli import pgstate
 from langgraph_pgstate import Encryption, LocalMasterKey, PGState, PGStateSaver
 from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.encryption import keys as key_module
-from langgraph_pgstate.errors import ConfigurationError, NotEncryptedError
+from langgraph_pgstate.errors import ConfigurationError, KeyUnavailableError, NotEncryptedError
 from langgraph_pgstate.schema import resealing
 
 MASTER = LocalMasterKey(bytes(range(32)))
@@ -165,6 +165,43 @@ def test_a_rotation_is_killed_and_resumed_beside_an_application(
     assert old & keys_in_use(dsn, schema) == set()
     assert read_all(dsn, schema, encryption, 6) == before
     check(dsn, schema, encryption)
+
+
+def test_a_rotation_that_stopped_between_two_pages_of_keys_goes_on_with_the_rest(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service of the master key failed after the keys of two users."""
+    encryption = Encryption(MASTER, scope="user", cache_for=timedelta(hours=1))
+    with PGStateSaver.from_conn_string(dsn, schema=schema, encryption=encryption) as saver:
+        put_all(saver, 3)
+    wrap, pending = LocalMasterKey.wrap, [1, 2]
+
+    def fail_later(self: LocalMasterKey, *args: Any) -> bytes:
+        if not pending:
+            raise ConnectionError("no route to the service")
+        pending.pop()
+        return wrap(self, *args)
+
+    monkeypatch.setattr(key_module.replace_keys, "__defaults__", (None, 2))
+    with Admin.open(dsn, schema=schema, encryption=encryption) as admin:
+        with monkeypatch.context() as failing, pytest.raises(KeyUnavailableError):
+            failing.setattr(LocalMasterKey, "wrap", fail_later)
+            admin.rotate_keys(wait=False)
+        assert len(states_of_keys(dsn, schema)["user:carl"]) == 1
+        assert admin.rotate_keys(wait=False).keys == 1
+        assert admin.rotate_keys(wait=False).keys == 0
+    assert states_of_keys(dsn, schema) == {f"user:{user}": ["replaced", "current"] for user in USERS}
+
+
+def test_a_scope_is_rotated_although_the_rotation_of_another_has_not_ended(dsn: str, schema: str) -> None:
+    encryption = Encryption(MASTER, scope="user", cache_for=timedelta(hours=1))
+    with PGStateSaver.from_conn_string(dsn, schema=schema, encryption=encryption) as saver:
+        put_all(saver, 3)
+    with Admin.open(dsn, schema=schema, encryption=encryption) as admin:
+        for user in ("anna", "bert"):
+            assert admin.rotate_keys(scope=f"user:{user}", wait=False).keys == 1
+            assert admin.rotate_keys(scope=f"user:{user}", wait=False).keys == 0
+    assert [len(states) for states in states_of_keys(dsn, schema).values()] == [2, 2, 1]
 
 
 def test_old_keys_are_kept_while_other_processes_may_use_them(dsn: str, schema: str) -> None:
