@@ -48,6 +48,7 @@ from langgraph_pgstate.errors import (
     DecryptionError,
     NotEncryptedError,
     PGStateError,
+    ThreadArchivedError,
 )
 from langgraph_pgstate.files.searching import make_file_index
 from langgraph_pgstate.langgraph_compat import SAFE_TYPES
@@ -65,8 +66,10 @@ from langgraph_pgstate.threads.types import Progress
 
 OnProgress = Callable[[Progress], None]
 
-# SQLSTATE classes of errors in the data of one thread. The transfer continues with the other threads.
+# SQLSTATE classes of errors in the data of one thread, and errors of one thread. The transfer continues with the other
+# threads.
 _DATA_ERRORS = ("22", "54")
+_FAILURES = (ConfigurationError, DataKeyError, DecryptionError, NotEncryptedError, ThreadArchivedError)
 
 
 class Admin:
@@ -668,7 +671,7 @@ class Admin:
                 # A prune or a deletion in the target may have removed a segment between two reads.
                 if attempt > 1:
                     return _failure(thread_id, error)
-            except (ConfigurationError, DataKeyError, DecryptionError, NotEncryptedError) as error:
+            except _FAILURES as error:
                 return _failure(thread_id, error)
             except DatabaseError as error:
                 if (error.sqlstate or "").startswith(_DATA_ERRORS):

@@ -14,7 +14,8 @@ SELECT checkpoint_id, parent_checkpoint_id, metadata::text, state, segment_ids, 
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: import_thread
--- Insert a thread's row. An existing row gets missing owners, the earlier `created_at` and the later `updated_at`.
+-- Insert a thread's row. An existing row gets missing owners, the earlier `created_at` and the later `updated_at`. Change
+-- nothing if the thread is archived.
 INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, created_at, updated_at)
 VALUES (
     :thread_id, :agent, :user_id, :tenant_id, coalesce(:first_at::timestamptz, now()), coalesce(:last_at::timestamptz, now())
@@ -29,7 +30,8 @@ ON CONFLICT (thread_id) DO UPDATE SET
         stored.expires_at,
         -- Use UTC, because Citus requires an immutable expression, and the session's time zone may change.
         ((greatest(stored.updated_at, excluded.updated_at) AT TIME ZONE 'UTC') + stored.ttl) AT TIME ZONE 'UTC'
-    );
+    )
+WHERE stored.archived_at IS NULL;
 
 -- name: import_segments
 -- Store segments. One parameter has the concatenated frames.

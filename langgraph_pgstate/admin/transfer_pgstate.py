@@ -23,6 +23,7 @@ from langgraph_pgstate.codec.values import TYPE_INT
 from langgraph_pgstate.codec.writes import Write, pack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, SerializationError
+from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.schema.queries import Queries
 
 # Maximum number of cached manifests. A checkpoint inherits values from checkpoints with a cached manifest.
@@ -60,7 +61,12 @@ class PGStateStore:
         self._digests: dict[Hashable, tuple[str, bytes]] = {}
 
     async def outline(self) -> Outline:
-        """Return the thread's keys. One round trip."""
+        """Return the thread's keys. Two round trips.
+
+        Raises:
+            ThreadArchivedError: If the thread is archived.
+        """
+        await refuse_archived(self.db, self._queries, self._thread_id)
         return Outline.of(await self.db.fetch(self._queries.get_transfer_outline, {"thread_id": self._thread_id}))
 
     async def records(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
@@ -151,6 +157,7 @@ class PGStateStore:
 
         Raises:
             ConflictError: If a base checkpoint was deleted or changed meanwhile.
+            ThreadArchivedError: If the thread was archived meanwhile.
         """
         refused = []
         portion = _Portion()
@@ -273,7 +280,7 @@ class PGStateStore:
         columns = portion.plans[-1].request.columns
         if self.db.keys is not None:
             self.db.keys.note_owner(self._thread_id, lambda: columns)
-        await self.db.execute(
+        is_stored = await self.db.execute(
             self._queries.import_thread,
             {
                 **key,
@@ -282,6 +289,8 @@ class PGStateStore:
                 "last_at": max(portion.times, default=None),
             },
         )
+        if not is_stored:
+            await refuse_archived(self.db, self._queries, self._thread_id)
         if new:
             frames = concatenate(list(new.values()), "data", "starts", "lengths")
             await self.db.execute(self._queries.import_segments, {**key, "ids": list(new), **frames})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -101,6 +102,57 @@ def test_a_thread_that_is_deleted_while_it_is_compared_is_no_damage(
     bring()
     assert not pending
     assert_same_answers(old, saver, "chat")
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_nothing_is_imported_into_a_thread_that_is_archived(
+    when: str,
+    old: PostgresSaver,
+    saver: PGStateSaver,
+    bring: Any,
+    dsn: str,
+    schema: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It could not be restored afterwards. Other threads are imported."""
+    lacking = PGStateStore.missing
+    talk(old, "chat", 2)
+    talk(old, "dialog", 1)
+    bring(thread_ids=["chat"])
+    talk(old, "chat", 1, start=3)
+    with PGState.open(dsn, schema=schema) as state:
+        pending = [lambda: state.archive.put(["chat"], to=f"file://{tmp_path}", idle_for=timedelta(0))]
+
+        async def missing(self: PGStateStore, *args: Any) -> Any:
+            found = await lacking(self, *args)
+            if pending:
+                pending.pop()()
+            return found
+
+        if when == "before":
+            pending.pop()()
+        monkeypatch.setattr(PGStateStore, "missing", missing)
+        report = bring(clean=False)
+        assert not pending
+        assert [(one.thread_id, "is archived" in one.why) for one in report.differences] == [("chat", True)]
+        assert state.archive.restore(["chat"]).threads == 1
+    bring()
+    for thread_id in ("chat", "dialog"):
+        assert_same_answers(old, saver, thread_id)
+
+
+def test_an_export_names_the_threads_that_are_archived(
+    saver: PGStateSaver, admin: Admin, dsn: str, schema: str, old_schema: str, tmp_path: Path
+) -> None:
+    """They are not in the target, and must not be taken for exported."""
+    talk(saver, "chat", 1)
+    talk(saver, "dialog", 1)
+    with PGState.open(dsn, schema=schema) as state:
+        state.archive.put(["chat"], to=f"file://{tmp_path}", idle_for=timedelta(0))
+    report = admin.export_langgraph(dsn, target_schema=old_schema)
+    assert [(one.thread_id, "archive restore chat" in one.why) for one in report.differences] == [("chat", True)]
+    assert report.verified == 3
 
 
 def test_a_portion_is_refused_when_its_parent_went(saver: PGStateSaver, dsn: str, schema: str) -> None:
