@@ -231,11 +231,14 @@ async def answer_by_default(
             rows = await db.fetch(queries.get_default_answer, key)
             if not rows:
                 return []
-            data, options, now = rows[0]
+            data, options, now, is_interrupted = rows[0]
             where = f"run {run_id!r} of thread {thread_id!r}"
             after = timedelta(seconds=read_options(options, where)["answer_after"])
             interrupted = await read_interrupted(db, queries, codec, thread_id)
-            asked = [one for one in interrupted.open_interrupts if one.run_id == run_id] if interrupted else []
+            asked = []
+            # A run that was retried sets the time again if it is interrupted again. A cancelled run gets no answer.
+            if interrupted is not None and is_interrupted:
+                asked = [one for one in interrupted.open_interrupts if one.run_id == run_id]
             value = read_field(codec, data, "default_answer", where)
             given = []
             earliest = now

@@ -73,9 +73,13 @@ SELECT due.thread_id, due.run_id FROM unnest(:graphs::text[]) AS g (graph) CROSS
 ORDER BY due.answer_at LIMIT :page_size;
 
 -- name: get_default_answer
--- Return the default answer of a run, its options, and the time.
+-- Return the default answer of a run, its options, the time, and whether the run has ended as interrupted.
 -- opens: run_requests.data if intact
-SELECT d.data, d.options::text, now() FROM /*schema*/run_requests d
+SELECT d.data, d.options::text, now(), EXISTS (
+    SELECT 1 FROM /*schema*/runs r
+    WHERE r.thread_id = :thread_id AND r.run_id = :run_id AND r.status = 'interrupted'
+)
+FROM /*schema*/run_requests d
 WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND d.answer_at <= now();
 
 -- name: set_answer_at

@@ -373,6 +373,27 @@ def test_a_default_answer_is_not_for_the_interrupt_of_another_run(queue: Queue) 
     assert len(state.interrupts.list("t")) == 1
 
 
+def test_a_run_that_is_cancelled_when_it_is_retried_gets_no_default_answer(queue: Queue) -> None:
+    """One that is interrupted again gets it."""
+    state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)
+    run = state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
+    run_here(queue, graph, "interrupted")
+    let_pass(queue, timedelta(days=3))
+    assert run.status() == "interrupted"
+    assert state.runs.retry("t", run.run_id)
+    assert answer_by_default(queue) == []
+    claimed = queue.claim_one()
+    queue.finish(claimed, "interrupted")
+    assert state.runs.retry("t", run.run_id)
+    assert run.cancel() == "cancelled"
+    assert answer_by_default(queue) == []
+    assert queue.execute("SELECT 1 FROM {}.run_requests WHERE answer_at IS NOT NULL") == []
+    assert state.runs.retry("t", run.run_id)
+    queue.finish(queue.claim_one(), "interrupted")
+    assert len(answer_by_default(queue)) == 1
+    queue.check()
+
+
 def test_each_of_several_interrupts_waits_as_long(queue: Queue) -> None:
     """One is answered in time; the run that resumes raises the other again, which began to wait before."""
     state = PGState(queue.connection, schema=queue.schema)
