@@ -125,6 +125,7 @@ class GaugeReader:
                     start_thread(partial(self._read, reading), "pgstate-metrics")
                 except UnavailableError:
                     reading.set_result(_UNREADABLE)
+                    return reading, 0.0
                 self._reading, self._began = reading, now
             return self._reading, max(0.0, self._began + self._timeout - now)
 

@@ -26,7 +26,6 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import UnavailableError
 from langgraph_pgstate.heavy import beside, in_thread, in_thread_or_here
-from langgraph_pgstate.metrics import GaugeReader
 from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.runs.notifying import Notifier
 from langgraph_pgstate.schema.queries import queries
@@ -297,13 +296,3 @@ def test_a_run_whose_events_no_thread_can_store_begins_later(dsn: str, schema: s
             assert again.status() in ("pending", "running")
         with Worker(state, {"loop": loop_graph(1).compile()}, poll=0.2):
             assert again.wait(GUARD_SECONDS)["count"] == 1
-
-
-async def test_metrics_without_a_thread_have_no_numbers_of_the_database(
-    dsn: str, schema: str, refusing: Refusing
-) -> None:
-    reader = GaugeReader(dsn, queries(schema), 0.0, GUARD_SECONDS)
-    with refusing("pgstate-metrics"):
-        assert reader.wait().gauges is None
-        assert (await reader.wait_async()).gauges is None
-    assert reader.wait().gauges is not None
