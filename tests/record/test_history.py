@@ -23,9 +23,14 @@ async def test_runs_are_listed_newest_first_page_by_page(parts: Parts, record: R
 
 async def test_a_run_is_found_in_threads_of_the_scope_alone(parts: Parts, record: Record) -> None:
     record.thread(metadata={"owner": "eve"})
-    record.run("a")
+    record.run("a", status="error", queue="default")
+    record.add("run_requests", thread_id="t", run_id="a", options={}, data=b"")
     for owner, is_found in (("eve", True), ("bob", False)):
-        assert (await ask(parts.runs.get("t", "a", scope={"owner": owner})) is not None) is is_found
+        scope = {"owner": owner}
+        assert (await ask(parts.runs.get("t", "a", scope=scope)) is not None) is is_found
+        assert len((await ask(parts.runs.list(by="duration", scope=scope))).items) == is_found
+        assert (await ask(parts.runs.sums(scope=scope))).runs == is_found
+        assert len((await ask(parts.runs.dead_letters(scope=scope))).items) == is_found
 
 
 @pytest.mark.parametrize(
