@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
 from support.server import ROOT
 
 HEAVY = (
@@ -51,6 +52,7 @@ def test_a_part_imports_no_other() -> None:
     assert [saver & set(HEAVY) for saver in savers] == [set(), set()]
 
 
+@pytest.mark.slow
 def test_an_open_saver_and_an_open_state_import_nothing_more(dsn: str, schema: str) -> None:
     """An import in the middle of a call would block the event loop. One after the other, in one process."""
     program = """

@@ -147,6 +147,7 @@ def _open(path: Path, name: str) -> None:
     assert _modes(data) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [NAMES[2], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[:2])])
 def test_nobody_else_reaches_the_server_and_no_other_directory_is_opened(closed: Path, name: str) -> None:
     _open(closed, name)
@@ -271,6 +272,7 @@ def test_it_stops_with_a_process_that_does_not_leave_the_block(closed: Path) -> 
     assert not (closed / "data" / "postmaster.pid").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "started", ["postmaster.pid", *(pytest.param(one, marks=pytest.mark.slow) for one in (".new", ".users"))]
 )

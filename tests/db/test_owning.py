@@ -60,6 +60,7 @@ for kind in kinds:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kinds", [("state", "async"), *(pytest.param((one,), marks=pytest.mark.slow) for one in ("with", "saver", "loop"))]
 )

@@ -82,6 +82,7 @@ def test_what_lies_between_large_namespaces_is_found(store: PGMemoryStore) -> No
     assert store.search((), query="text ('zoo',)", mode="vector")[0].namespace == ("zoo",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["vector", "hybrid"])
 def test_as_many_are_found_as_there_are(store: PGMemoryStore, mode: Any) -> None:
     """Whatever the filter, and at any offset."""

@@ -182,6 +182,7 @@ SEARCHES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hybrid", "vector"])
 @pytest.mark.parametrize("search", spread(SEARCHES))
 def test_searches_read_by_index_however_many_memories_there_are(

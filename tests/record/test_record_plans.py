@@ -281,6 +281,7 @@ def test_a_search_in_content_uses_its_index(content: dict[str, Any], crowd: Crow
     assert sum(map(touched_rows, plan)) <= MOST_ROWS
 
 
+@pytest.mark.slow
 def test_sums_of_usage_read_the_calls_of_their_time(crowd: Crowd) -> None:
     connection, known, calls = crowd
     plan = plan_of(connection, known.sum_usage, calls["sum_usage"][-1], generic=False, analyze=True)

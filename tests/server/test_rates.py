@@ -70,6 +70,7 @@ def test_processes_that_are_forked_count_together() -> None:
     assert sum(limit.count("eve", now) == 0 for _ in range(40)) == 10
 
 
+@pytest.mark.slow
 async def test_each_user_has_requests_of_their_own(dsn: str, schema: str) -> None:
     async with serving(dsn, schema, auth=named(), rate_limit=RateLimit(2), inspector=True, cors={}) as server:
         async with http(server, {"authorization": "eve"}) as eve, http(server, {"authorization": "bob"}) as bob:

@@ -720,6 +720,7 @@ def is_refused(route: Walked, response: httpx.Response) -> bool:
     return response.status_code in REFUSED
 
 
+@pytest.mark.slow
 async def test_nothing_of_another_user_is_reached_by_any_route(place: Place) -> None:
     eve, bob, record = place.eve, place.bob, place.record
     mine = await bob.settle_in(record)

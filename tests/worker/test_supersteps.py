@@ -14,6 +14,7 @@ from tests.worker.test_left import OPTIONS, Blocking, state
 __all__ = ["state"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempts", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_superstep_that_blocks_ends_its_run_in_time_and_the_next_one_waits_for_its_thread(
     attempts: int, dsn: str, schema: str, state: PGState
