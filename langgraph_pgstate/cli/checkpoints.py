@@ -115,6 +115,8 @@ def prune(
     )
     if result.held:
         console.print(f"{count(len(result.held), 'thread')} kept, because they are held; see `pgstate holds`")
+    if result.archived:
+        console.print(f"{count(len(result.archived), 'thread')} left as archived; see `pgstate archive`")
     if result.damaged:
         console.print(f"[bold red]{count(len(result.damaged), 'thread')} left as damaged; see `pgstate check`:[/]")
         for id in result.damaged:

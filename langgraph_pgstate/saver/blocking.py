@@ -411,7 +411,12 @@ class PGStateSaver(CommonSaver):
 
         Args:
             run_ids: Ids of the runs.
-            thread_id: Remove the runs from this thread only. By default, from all threads of the runs.
+            thread_id: Remove the runs from this thread only. By default, from all threads of the runs that are not
+                archived.
+
+        Raises:
+            ThreadHeldError: If a hold protects a thread. The runs stay in this thread and in later threads.
+            ThreadArchivedError: If `thread_id` is archived.
         """
         if ids := run_ids_of(run_ids):
             only = None if thread_id is None else thread_id_of(thread_id)
@@ -460,7 +465,7 @@ class PGStateSaver(CommonSaver):
             progress: Called after each thread.
 
         Returns:
-            The number of removed rows, and the `damaged` threads that were not pruned.
+            The number of removed rows, and the threads that were not pruned: `damaged`, `held`, and `archived` ones.
 
         Raises:
             ConfigurationError: If an argument is invalid.

@@ -209,9 +209,10 @@ async def prune(call: Call) -> Any:
     ids = [*dict.fromkeys(body.thread_ids)]
     found = await call.state.threads.sorted(ids=ids, scope=scope, limit=max(1, len(ids)))
     known = [thread.thread_id for thread in found]
-    if known:
-        await call.state.saver.aprune(known, strategy=body.strategy)
-    return {"pruned_count": len(known)}
+    if not known:
+        return {"pruned_count": 0}
+    result = await call.state.saver.aprune(known, strategy=body.strategy)
+    return {"pruned_count": len(known) - len(result.damaged) - len(result.held) - len(result.archived)}
 
 
 async def get_state(call: Call) -> Any:

@@ -174,6 +174,9 @@ class AsyncThreads:
 
         Returns:
             Whether the status was changed. A missing thread, or a thread with a run, is not changed.
+
+        Raises:
+            ThreadArchivedError: If the thread is archived.
         """
         wanted = search_operations.request_status(status)
         return await self._database.run(search_operations.settle_thread, self._queries, thread_id_of(thread_id), wanted)
@@ -296,6 +299,7 @@ class AsyncThreads:
             Whether the checkpoint had a label.
 
         Raises:
+            ThreadArchivedError: If the thread is archived.
             AlreadyDoneError: If a person has labelled the checkpoint within `unless_done_within`.
         """
         address = branches.request_unlabel(config)
@@ -441,6 +445,7 @@ class AsyncThreads:
 
         Raises:
             NotFoundError: If there is no such thread.
+            ThreadArchivedError: If the thread is archived.
         """
         expiry = expiries.request_ttl(ttl, strategy)
         return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
@@ -463,6 +468,7 @@ class AsyncThreads:
 
         Raises:
             NotFoundError: If there is no such thread.
+            ThreadArchivedError: If the thread is archived.
         """
         expiry = expiries.request_expiry(at, after)
         return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)

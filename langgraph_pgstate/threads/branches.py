@@ -165,11 +165,17 @@ async def put_label(
 async def delete_label(
     db: Connection, queries: Queries, address: Address, by: str | None = None, within: timedelta | None = None
 ) -> bool:
-    """Remove a checkpoint's label, and return whether it had a label. One transaction."""
+    """Remove a checkpoint's label, and return whether it had a label. One transaction.
+
+    Raises:
+        ThreadArchivedError: If the thread is archived.
+    """
     async with db.transaction():
         if within is not None:
             await check_not_done(db, queries, "label", address.thread_id, within, checkpoint_id=address.checkpoint_id)
         had_one = await db.execute(queries.delete_label, address._asdict()) > 0
+        if not had_one:
+            await refuse_archived(db, queries, address.thread_id)
         if had_one and by is not None:
             facts = {"label": None}
             checkpoint_id = address.checkpoint_id

@@ -19,6 +19,7 @@ from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.translate import is_of_one_row
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.options import TtlStrategy, check_ttl, check_ttl_strategy
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.schema.queries import Queries, Statement
@@ -95,10 +96,12 @@ async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: E
 
     Raises:
         NotFoundError: If there is no such thread.
+        ThreadArchivedError: If the thread is archived.
     """
     parameters = {"thread_id": thread_id, **asdict(expiry)}
     rows = await db.fetch(queries.set_expiry, parameters)
     if not rows:
+        await refuse_archived(db, queries, thread_id)
         raise NotFoundError(f"there is no thread {thread_id!r}")
     found: datetime | None = rows[0][0]
     return found

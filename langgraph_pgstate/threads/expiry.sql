@@ -1,12 +1,12 @@
 -- name: set_expiry
 -- Set when a thread expires (after a time to live, at a fixed time, or never) and what happens then. Return the time of
--- expiry.
+-- expiry, or no row if the thread is missing or archived.
 WITH due AS MATERIALIZED (
     SELECT coalesce(:at::timestamptz, now() + coalesce(:ttl::interval, :after::interval)) AS at
 )
 UPDATE /*schema*/threads SET ttl = :ttl, ttl_strategy = :strategy::text, expires_at = due.at
 FROM due
-WHERE thread_id = :thread_id::text
+WHERE thread_id = :thread_id::text AND archived_at IS NULL
 RETURNING expires_at;
 
 -- name: begin_ttl

@@ -140,8 +140,8 @@ async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest,
         # This lock prevents new labels and holds while rows are being removed.
         found = await db.fetch(queries.keep_labels, key)
         if found and found[0][2] is not None:
-            # The thread is archived.
-            return PruneResult(dry_run=request.dry_run)
+            named = () if request.thread_ids is None else (thread_id,)
+            return PruneResult(dry_run=request.dry_run, archived=named)
         if await is_kept(db, queries, thread_id, "not pruned"):
             return PruneResult(dry_run=request.dry_run, held=(thread_id,))
         outline = await _read_outline(db, queries, thread_id, request.older_than)

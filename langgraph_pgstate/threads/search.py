@@ -12,6 +12,7 @@ import orjson
 from langgraph_pgstate.arguments import json_of, request_scope, several, text_of, texts_of, thread_id_of, times_of
 from langgraph_pgstate.db.protocol import Connection, Read, number, read_all
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, NotFoundError, StaleVersionError
+from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.paging import LAST, OwnerFilter, Page, check_filters, decode_cursor, read_page, sorting_of
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
@@ -248,5 +249,12 @@ def request_status(status: str) -> str:
 
 
 async def settle_thread(db: Connection, queries: Queries, thread_id: str, status: str) -> bool:
-    """Set the status of a thread without a run, and return whether the status has changed. Safe to repeat."""
-    return bool(await db.fetch(queries.settle_thread, {"thread_id": thread_id, "status": status}))
+    """Set the status of a thread without a run, and return whether the status has changed. Safe to repeat.
+
+    Raises:
+        ThreadArchivedError: If the thread is archived.
+    """
+    if await db.fetch(queries.settle_thread, {"thread_id": thread_id, "status": status}):
+        return True
+    await refuse_archived(db, queries, thread_id)
+    return False

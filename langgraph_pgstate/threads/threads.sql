@@ -233,7 +233,7 @@ SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR UPDATE;
 -- name: settle_thread
 -- Set the status of a thread without a run, after an update of its state.
 UPDATE /*schema*/threads SET status = :status::text
-WHERE thread_id = :thread_id::text AND status NOT IN (:status, 'busy')
+WHERE thread_id = :thread_id::text AND archived_at IS NULL AND status NOT IN (:status, 'busy')
 RETURNING 1;
 
 -- name: create_thread

@@ -278,6 +278,7 @@ class PruneResult:
         dry_run: Whether nothing was removed.
         damaged: Ids of threads that were left unchanged because a checkpoint is damaged.
         held: Ids of threads that a hold protected.
+        archived: Ids of threads that the call names and that are archived, and so were left unchanged.
     """
 
     threads: int = 0
@@ -288,6 +289,7 @@ class PruneResult:
     dry_run: bool = False
     damaged: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
+    archived: tuple[str, ...] = ()
 
     def __add__(self, other: PruneResult) -> PruneResult:
         return PruneResult(
@@ -299,6 +301,7 @@ class PruneResult:
             self.dry_run or other.dry_run,
             self.damaged + other.damaged,
             self.held + other.held,
+            self.archived + other.archived,
         )
 
 

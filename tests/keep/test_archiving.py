@@ -129,6 +129,11 @@ def test_a_stub_is_found_and_says_what_it_is(state: PGState, url: str) -> None:
         lambda: state.saver.copy_thread("t", "copy"),
         lambda: state.saver.delete_thread("t"),
         lambda: state.runs.enqueue("agent", {"messages": []}, thread_id="t"),
+        lambda: state.threads.set_ttl("t", timedelta(seconds=1)),
+        lambda: state.threads.expire("t", after=NOW),
+        lambda: state.threads.set_status("t", "idle"),
+        lambda: state.threads.unlabel({"configurable": {"thread_id": "t", "checkpoint_id": "c"}}),
+        lambda: state.saver.delete_for_runs(["run"], thread_id="t"),
     ]
     for call in calls:
         with pytest.raises(
@@ -136,9 +141,9 @@ def test_a_stub_is_found_and_says_what_it_is(state: PGState, url: str) -> None:
         ):
             call()
     assert state.threads.get("copy") is None
-    assert state.saver.prune(["t"], strategy="delete").threads == 0
-    state.threads.set_ttl("t", timedelta(seconds=1))
-    assert state.threads.sweep().threads == 0
+    pruned = state.saver.prune(["t"], strategy="delete")
+    assert (pruned.threads, pruned.archived) == (0, ("t",))
+    assert not state.saver.prune(keep_last=100).archived
     # A copy must not be put over it.
     graph.invoke({"messages": [("user", "Hello.")]}, config_of("u"))
     with pytest.raises(ThreadArchivedError):

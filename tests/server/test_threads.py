@@ -151,14 +151,18 @@ async def test_a_copy_outlives_its_source(client: LangGraphClient) -> None:
     assert (await client.threads.get_state(copy["thread_id"]))["values"] == state["values"]
 
 
-async def test_threads_are_pruned(client: LangGraphClient) -> None:
+async def test_threads_are_pruned(client: LangGraphClient, server: AgentServer) -> None:
     for id in ("a", "b"):
         await client.threads.create(thread_id=id)
         await client.runs.wait(id, "chat", input=HELLO)
     assert await client.threads.prune(["a", "none"], strategy="keep_latest") == {"pruned_count": 1}
     assert len(await client.threads.get_history("a")) == 1
     assert len(await client.threads.get_history("b")) == 3
-    assert await client.threads.prune(["a", "b"]) == {"pruned_count": 2}
+    threads = server.service.state.threads
+    await threads.hold("b", "case 7", by="ada")
+    assert await client.threads.prune(["a", "b"]) == {"pruned_count": 1}
+    await threads.release("b", "case 7", by="ada")
+    assert await client.threads.prune(["b"]) == {"pruned_count": 1}
     assert await client.threads.count() == 0
 
 
