@@ -175,6 +175,7 @@ class Admin:
 
         Raises:
             SchemaOutdatedError: If the schema is newer than this package.
+            SchemaError: If a table or view was dropped.
             MigrationConflictError: If an applied migration differs from this package's.
             ConfigurationError: With `file_index`, if the server has no pg_trgm.
             TenantError: With `file_index`, if the tables keep tenants apart.

@@ -77,7 +77,8 @@ def translate(error: Exception, schema: str) -> PGStateError:
     if isinstance(error, pg.UndefinedColumn):
         return SchemaError(
             f"the tables in schema {schema!r} do not match this version of langgraph_pgstate ({message}): "
-            f"run `pgstate --schema {shlex.quote(schema)} migrate`, or call saver.setup()."
+            f"run `pgstate --schema {shlex.quote(schema)} migrate`, or call saver.setup(). If this changes nothing, "
+            "the tables were changed by hand: compare them with `pgstate setup --sql`."
         )
     if isinstance(error, _CONFLICTS):
         return ConflictError(message, code)

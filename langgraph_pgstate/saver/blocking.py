@@ -218,6 +218,7 @@ class PGStateSaver(CommonSaver):
 
         Raises:
             SchemaOutdatedError: If the schema is newer than this package.
+            SchemaError: If a table or view was dropped.
             MigrationConflictError: If the schema was changed by other means.
             TenantError: If tables have rows without a tenant.
         """

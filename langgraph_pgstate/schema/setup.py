@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,6 +11,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import (
     ConfigurationError,
     MigrationConflictError,
+    SchemaError,
     SchemaMissingError,
     SchemaOutdatedError,
 )
@@ -27,6 +30,7 @@ from langgraph_pgstate.schema.types import SchemaStatus
 
 # The SQLSTATEs of a table, a function, and any other object that already exists.
 _ALREADY_EXISTS: Final = ("42P07", "42723", "42710")
+_RELATION: Final = re.compile(r"^CREATE (?:TABLE|VIEW) /\*schema\*/(\w+)", re.MULTILINE)
 
 
 async def get_status(db: Connection, queries: Queries) -> SchemaStatus:
@@ -74,6 +78,7 @@ async def setup(
     Raises:
         MigrationConflictError: If an applied migration differs from the one this package ships.
         SchemaOutdatedError: If the schema is newer than this package, by a migration that is not additive.
+        SchemaError: If a table or view of an applied migration is missing.
         ConfigurationError: If the schema has another program's tables under the names of this package's tables.
         TenantError: If the tables have rows without a tenant, or the server is too old or has Citus.
     """
@@ -81,6 +86,7 @@ async def setup(
     status = await get_status(db, queries)
     if status.version > status.expected and not status.is_usable:
         raise SchemaOutdatedError(queries.schema, status.version, status.expected)
+    await _check_relations(db, queries, status)
     is_walled = await has_walls(db, queries)
     if tenancy is not None and not is_walled:
         await check_server(db, queries)
@@ -96,6 +102,18 @@ async def setup(
         async with db.transaction():
             await db.script(metadata_index(queries.schema))
     return applied
+
+
+async def _check_relations(db: Connection, queries: Queries, status: SchemaStatus) -> None:
+    applied = [step for step in migrations() if f"{step.version:04d}_{step.name}" not in status.pending]
+    names = [name for step in applied for name in _RELATION.findall(step.up)]
+    rows = await db.fetch(queries.find_missing, {"schema": f'"{queries.schema}"', "names": names})
+    if rows:
+        raise SchemaError(
+            f"schema {queries.schema!r} lacks {', '.join(name for (name,) in rows)}, which an earlier setup made and "
+            "something else dropped: restore the tables from a backup, or make them again, empty, by the statements of "
+            f"`pgstate --schema {shlex.quote(queries.schema)} setup --sql`"
+        )
 
 
 async def _apply_missing(db: Connection, queries: Queries) -> list[str]:

@@ -5,6 +5,12 @@ SELECT to_regnamespace(:schema::text) IS NOT NULL, to_regclass(:migrations_table
     WHERE attrelid = to_regclass(:migrations_table) AND attname = 'checksum' AND NOT attisdropped
 );
 
+-- name: find_missing
+-- Return which of some tables and views the schema lacks.
+SELECT n.name FROM unnest(:names::text[]) AS n (name)
+WHERE to_regclass(:schema::text || '.' || quote_ident(n.name)) IS NULL
+ORDER BY n.name;
+
 -- name: list_migrations
 -- Return the migrations applied so far.
 SELECT version, name, checksum, applied_at, is_additive FROM /*schema*/migrations ORDER BY version;

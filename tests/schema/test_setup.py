@@ -34,6 +34,7 @@ from langgraph_pgstate.errors import (
     ConfigurationError,
     DatabaseError,
     MigrationConflictError,
+    SchemaError,
     SchemaMissingError,
     SchemaOutdatedError,
 )
@@ -665,3 +666,17 @@ def test_whatever_has_the_name_of_a_table_is_refused_by_an_error_that_says_what_
     with Admin.open(dsn, schema=schema) as admin, pytest.raises(ConfigurationError, match=r"exists; .*choose another"):
         admin.setup()
     assert tables(connection, schema) == before
+
+
+@pytest.mark.parametrize("dropped", ["TABLE {}.feedback", "VIEW {}.stuck_runs", "TABLE {}.spans CASCADE"])
+def test_a_table_dropped_by_hand_is_named_by_setup(
+    dsn: str, connection: psycopg.Connection, saver: PGStateSaver, dropped: str
+) -> None:
+    """Errors of the other calls send to setup, which neither says "up to date" nor makes an empty table."""
+    saver.setup()
+    connection.execute("DROP " + dropped.format(f'"{saver.schema}"'))
+    before = tables(connection, saver.schema)
+    with Admin.open(dsn, schema=saver.schema) as admin, pytest.raises(SchemaError) as caught:
+        admin.setup()
+    assert re.search(r"lacks (feedback|stuck_runs|.*\bspans\b.*), which .* setup --sql`$", str(caught.value))
+    assert tables(connection, saver.schema) == before
