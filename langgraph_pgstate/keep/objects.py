@@ -168,8 +168,10 @@ class _Folder:
 
 def _read_range(path: Path, start: int, length: int) -> bytes:
     with path.open("rb") as file:
-        file.seek(start)
-        return file.read(length)
+        # A forged manifest may name any position and length. A read of that length would exhaust the memory.
+        rest = max(0, os.fstat(file.fileno()).st_size - start)
+        file.seek(start if rest else 0)
+        return file.read(min(length, rest))
 
 
 class _Memory:

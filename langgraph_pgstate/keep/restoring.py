@@ -104,11 +104,12 @@ async def search_sources(
 
     Raises:
         NotFoundError: If a thread is in no archive.
-        ArchiveError: If a manifest is damaged.
+        ArchiveError: If a manifest is damaged, or is not the one that the row of its archive names.
         TenantError: If all archives belong to other tenants.
     """
     archive_ids = [name.removesuffix(MANIFEST) for name in await runner.wait_for(objects.list, MANIFEST)]
-    roots = {} if tenant is None else await runner.run(find_roots, queries, archive_ids)
+    # Names of files may have bytes that are no UTF-8. Ids of archives are ASCII.
+    roots = await runner.run(find_roots, queries, [id for id in archive_ids if id.isascii()])
     manifests = []
     for id in archive_ids:
         # Skip archives of other tenants, which may be stored in the same place.
@@ -133,7 +134,7 @@ async def search_sources(
 async def read_manifest(
     runner: Runner, objects: Objects, name: str, tenant: str | None, root: bytes | None = None
 ) -> Manifest:
-    """Return a verified manifest. `root` is its digest in the tenant's row of the archive; `None` if there is no row.
+    """Return a verified manifest. `root` is its digest in the row of the archive; `None` if there is no row.
 
     Raises:
         ArchiveError: If the manifest is damaged.

@@ -228,7 +228,7 @@ class Archives:
                 self._fail(error, where)
 
     def _forget(self, state: PGState) -> None:
-        """Delete all rows of all threads but the victim's."""
+        """Delete all rows of all threads but the victim's, and the row of the archive, which names the manifest."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             names = connection.execute(
                 "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'thread_id'"
@@ -238,6 +238,7 @@ class Archives:
             for (name,) in names:
                 query = sql.SQL("DELETE FROM {} WHERE thread_id <> 'victim'").format(sql.Identifier(self._schema, name))
                 connection.execute(query)
+            connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(self._schema, "archives")))
 
     def _fail(self, error: BaseException, where: str) -> None:
         at = traceback.extract_tb(error.__traceback__)[-1]

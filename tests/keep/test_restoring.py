@@ -161,6 +161,39 @@ def test_another_archive_in_its_place_is_found(state: PGState, folder: Path) -> 
         state.archive.restore(["t"])
 
 
+def test_a_forged_archive_is_refused_where_its_row_is_known(
+    state: PGState, other: PGState, dsn: str, schema: str, folder: Path
+) -> None:
+    """All digests of its manifest are right, so another database accepts it."""
+    state.threads.create("t", metadata={"paid": False})
+    (id,) = state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW).archives
+    path = folder / f"{id}.json"
+    forged = replace(load_manifest(path.read_bytes(), ""), schema_version=2**40)
+    path.write_bytes(forged.dump())
+    for ids in (["t"], None):
+        with pytest.raises(ArchiveError, match="is not the manifest that the database names"):
+            state.archive.restore(ids, source=f"file://{folder}")
+    assert state.threads.get("t").archived_at is not None  # type: ignore[union-attr]
+    assert other.archive.restore(source=f"file://{folder}").threads == 1
+    (folder / "\udcff.json").write_bytes(path.read_bytes())  # a name that is no UTF-8
+    with pytest.raises(ArchiveError, match="was renamed or replaced"):
+        other.archive.restore(source=f"file://{folder}")
+
+
+@pytest.mark.parametrize("huge", [2**40, 2**62, 2**63 - 1, 2**63])
+@pytest.mark.parametrize("field", ["offset", "bytes"])
+def test_a_forged_size_is_damage(state: PGState, other: PGState, folder: Path, field: str, huge: int) -> None:
+    state.threads.create("t")
+    (id,) = state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW).archives
+    path = folder / f"{id}.json"
+    manifest = load_manifest(path.read_bytes(), "")
+    frames = {"t": manifest.frames["t"]._replace(**{field: huge})}
+    path.write_bytes(replace(manifest, frames=frames).dump())
+    with pytest.raises(ArchiveError, match="is damaged"):
+        other.archive.restore(source=f"file://{folder}")
+    assert other.threads.get("t") is None
+
+
 @pytest.mark.slow
 def test_what_is_there_is_not_overwritten(state: PGState, other: PGState, dsn: str, schema: str, folder: Path) -> None:
     graph = make_rich_thread(state, "t")
