@@ -42,12 +42,12 @@ def rotate(
             if progress is not None:
                 progress(RotationProgress("", report.rows, report.values, missing))
             time.sleep(missing)
-        elif report.problems or (found and report.values == before):
+            continue
+        if idle := ages.keys() - found:
+            report.retired += database.run(retire_keys, queries, [*idle])
+            report.left -= len(idle)
+        if not report.left or report.values == before:
             # Another pass would find the same values, which do not decrypt or cannot be changed.
-            return report
-        elif not found:
-            report.retired = database.run(retire_keys, queries, [*ages])
-            report.left = 0
             return report
 
 
@@ -78,15 +78,18 @@ def _pass(
     report: RotationReport,
     progress: OnProgress | None,
     wanted: Set[str | None],
-) -> int:
-    """Encrypt all values under the `wanted` keys, and return how many were found. The key `None` means plain values."""
-    found, problems = 0, list[Problem]()
+) -> Set[str | None]:
+    """Encrypt all values under the `wanted` keys, and return the keys of values that were found.
+
+    The key `None` means plain values.
+    """
+    found, problems = set[str | None](), list[Problem]()
     report.rows = 0
     for table in KEYS:
         cursor: tuple[Any, ...] | None = None
         while True:
             page = database.run(reseal_page, queries.schema, table, cursor, wanted)
-            found += page.found
+            found |= page.found
             report.rows += page.rows
             report.values += page.changed
             problems += [Problem(thread_id, where, why) for thread_id, where, why in page.problems]

@@ -384,7 +384,8 @@ class RotationReport:
         values: Number of values encrypted again.
         retired: Number of data keys that were retired, because no row needs them.
         left: Number of old data keys that are not retired yet.
-        problems: Values that do not decrypt. Their data keys cannot be retired.
+        problems: Values that do not decrypt. Before they are restored or deleted, their data keys are not retired, and
+            their scopes get no newer keys.
     """
 
     keys: int = 0

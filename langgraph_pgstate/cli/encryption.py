@@ -138,3 +138,5 @@ def _show(target: Target, action: str, found: Any, tenant: str | None) -> None:
             )
         if found.problems:
             print_problems(found.problems, "values do not decrypt")
+            if action == "rotate":
+                console.print("restore these values from a backup, or delete their rows; then rotate again")

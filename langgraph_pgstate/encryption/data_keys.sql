@@ -51,16 +51,16 @@ SELECT EXISTS (
 );
 
 -- name: list_current_data_keys
--- Return a page of the data keys for new content, in the order of their scopes, after a cursor. While older keys are not
--- retired yet, leave out the keys that were made since the rotation of these older keys began.
-SELECT key_id, scope FROM /*schema*/data_keys
-WHERE is_current AND (:cursor_scope::text IS NULL OR scope > :cursor_scope)
-    AND (:scope::text IS NULL OR scope = :scope) AND scope <> :search_scope::text
-    AND created_at < coalesce((
-        SELECT min(r.replaced_at) FROM /*schema*/data_keys r
-        WHERE r.replaced_at IS NOT NULL AND r.retired_at IS NULL AND r.destroyed_at IS NULL
-    ), 'infinity')
-ORDER BY scope LIMIT :page_size;
+-- Return a page of the data keys for new content, in the order of their scopes, after a cursor. Leave out scopes of which
+-- an older key is not retired yet.
+SELECT k.key_id, k.scope FROM /*schema*/data_keys k
+WHERE k.is_current AND (:cursor_scope::text IS NULL OR k.scope > :cursor_scope)
+    AND (:scope::text IS NULL OR k.scope = :scope) AND k.scope <> :search_scope::text
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/data_keys r
+        WHERE r.scope = k.scope AND r.replaced_at IS NOT NULL AND r.retired_at IS NULL AND r.destroyed_at IS NULL
+    )
+ORDER BY k.scope LIMIT :page_size;
 
 -- name: replace_data_key
 -- End the use of a data key for new content.

@@ -167,14 +167,14 @@ class Reached(NamedTuple):
     Attributes:
         cursor: The key of the page's last row; `None` after the last page.
         rows: Number of rows in the page.
-        found: Number of values to encrypt again.
+        found: Ids of the wanted data keys under which values were found.
         changed: Number of values that were encrypted again. Values that were changed meanwhile are left out.
         problems: Values that cannot be decrypted: thread, place and reason.
     """
 
     cursor: tuple[Any, ...] | None
     rows: int
-    found: int
+    found: Set[str | None]
     changed: int
     problems: tuple[tuple[str, str, str], ...]
 
@@ -201,18 +201,18 @@ async def reseal_page(
     assert db.keys is not None
     names, kinds = KEYS[table], [content.kind for content in _sealed(table).values()]
     rows = await db.fetch(_scanning(schema, table, cursor is None), _after(names, cursor))
-    found, runs = 0, list[tuple[tuple[Any, ...] | None, tuple[Any, ...]]]()
+    found, runs = set[str | None](), list[tuple[tuple[Any, ...] | None, tuple[Any, ...]]]()
     before, size, is_open = cursor, 0, False
     for row in rows:
         key = tuple(row[: len(names)])
         heads, sizes = row[len(names) :: 2], row[len(names) + 1 :: 2]
-        number = sum(
-            1
+        ids = {
+            key_id_at(head, is_bytes=kind == "bytes")
             for kind, head in zip(kinds, heads, strict=True)
-            if head is not None and key_id_at(head, is_bytes=kind == "bytes") in wanted
-        )
-        found += number
-        if not number:
+            if head is not None
+        } & wanted
+        found |= ids
+        if not ids:
             is_open = False
         elif is_open and size < _RUN_BYTES:
             runs[-1] = runs[-1][0], key

@@ -222,8 +222,8 @@ def test_old_keys_are_kept_while_other_processes_may_use_them(dsn: str, schema: 
 
 @pytest.mark.slow
 def test_a_damaged_value_keeps_its_key(dsn: str, schema: str, connection: psycopg.Connection) -> None:
-    """It stops nothing else, and is named."""
-    encryption = Encryption(MASTER, cache_for=SHORT)
+    """It stops nothing else, also not the next rotation of other scopes, and is named until it is deleted."""
+    encryption = Encryption(MASTER, scope="user", cache_for=SHORT)
     with PGStateSaver.from_conn_string(dsn, schema=schema, encryption=encryption) as saver:
         put_all(saver, 2)
     connection.execute(
@@ -231,10 +231,17 @@ def test_a_damaged_value_keeps_its_key(dsn: str, schema: str, connection: psycop
     )
     with Admin.open(dsn, schema=schema, encryption=encryption) as admin:
         report = admin.rotate_keys()
-    assert report.retired == 0
-    assert {problem.thread_id for problem in report.problems} == {"t0"}
-    assert all("segments.data" in problem.where for problem in report.problems)
-    assert len(keys_in_use(dsn, schema)) == 2
+        assert (report.keys, report.retired, report.left) == (2, 1, 1)
+        assert {problem.thread_id for problem in report.problems} == {"t0"}
+        assert all("segments.data" in problem.where for problem in report.problems)
+        assert len(keys_in_use(dsn, schema)) == 3
+        report = admin.rotate_keys()
+        assert (report.keys, report.retired, report.left) == (1, 1, 1)
+        assert report.problems
+        with PGStateSaver.from_conn_string(dsn, schema=schema, encryption=encryption) as saver:
+            saver.delete_thread("t0")
+        report = admin.rotate_keys(scope="user:anna")
+        assert (report.keys, report.retired, report.left, report.problems) == (0, 1, 0, [])
 
 
 @pytest.mark.parametrize("damage", [LOST, PLAIN])
