@@ -86,14 +86,14 @@ ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 -- leaves: memories.words
 -- leaves: memories.digest
 SELECT s.name, s.key, s.content FROM (
-    SELECT 'memories' AS name, array_to_string(o.namespace, ' ') || ' ' || o.key AS key,
+    SELECT 'memories' AS name, o.namespace::text || ' ' || o.key AS key,
         to_jsonb(o) - 'words'::text AS content
     FROM /*schema*/memories o WHERE o.user_id = :user_id::text OR o.user_id IS NULL AND /*is_of_user*/true
     UNION ALL
-    SELECT 'memory_versions', array_to_string(o.namespace, ' ') || ' ' || o.key || ' ' || o.version, to_jsonb(o)
+    SELECT 'memory_versions', o.namespace::text || ' ' || o.key || ' ' || o.version, to_jsonb(o)
     FROM /*schema*/memory_versions o WHERE o.user_id = :user_id OR o.user_id IS NULL AND /*is_of_user*/true
     UNION ALL
-    SELECT 'file_versions', array_to_string(o.namespace, ' ') || ' ' || o.path || ' ' || o.version,
+    SELECT 'file_versions', o.namespace::text || ' ' || o.path || ' ' || o.version,
         to_jsonb(o) - 'data'::text || jsonb_build_object('content', CASE WHEN o.version = n.version THEN (
             SELECT x.content FROM /*schema*/file_texts x
             WHERE x.namespace OPERATOR(pg_catalog.=) o.namespace AND x.path = o.path

@@ -74,6 +74,17 @@ def test_pages_are_read_one_after_the_other(state: PGState, monkeypatch: pytest.
     assert [len(found[table]) for table in ("checkpoints", "memories")] == [5, 5]
 
 
+def test_items_of_like_names_do_not_hide_each_other(state: PGState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "_PAGE", 1)
+    for namespace, key in ((("evelyn",), "food pasta"), (("evelyn", "food"), "pasta")):
+        state.memory.put(namespace, key, {"likes": 1})
+        state.memory.put(namespace, key, {"likes": 2})
+    for namespace, path in ((("evelyn",), "/a /b"), (("evelyn", "/a"), "/b")):
+        state.files.write(namespace, path, "text")
+    found = read(state.privacy.export(user_id="evelyn"))
+    assert [len(found[table]) for table in ("memories", "memory_versions", "file_versions")] == [2, 2, 2]
+
+
 @pytest.mark.slow
 async def test_both_apis_export_the_same(state: PGState, dsn: str, schema: str) -> None:
     said(state, "hers", "my secret garden", "evelyn")
