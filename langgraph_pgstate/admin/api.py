@@ -420,7 +420,8 @@ class Admin:
 
         Threads are copied in the order of their ids, in transactions of at most a few dozen checkpoints. A repeated
         call continues, skips equal checkpoints, and copies checkpoints that the old application has written since.
-        Values are copied as bytes. Only messages are decoded, to record them as `backfill` does.
+        Values are copied as bytes. Only messages are decoded, to record them as `backfill` does. The copies have state
+        version 1.
 
         Args:
             source_dsn: The database of the old application. It may be the same database.
@@ -480,6 +481,8 @@ class Admin:
         progress: OnProgress | None = None,
     ) -> TransferReport:
         """Copy threads to the tables of LangGraph's own PostgreSQL saver. Missing tables are created. Safe to repeat.
+
+        The state versions of checkpoints are lost, so call `upcast` first if threads have several.
 
         Args:
             target_dsn: The target database. It may be the same database.
