@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +80,37 @@ def test_duckdb_finds_what_the_database_has(
         assert [row[0] for row in ask(folder, f"DESCRIBE SELECT * FROM {{{name}}}")] == [
             one for one, _ in dataset.columns
         ]
+
+
+@pytest.mark.slow
+def test_each_column_has_its_own_values(
+    state: PGState, connection: psycopg.Connection, schema: str, folder: Path
+) -> None:
+    """Of rows with another value in each column."""
+    for table in parquet.DATASETS.keys() - {"usage"}:
+        columns = connection.execute(
+            "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute"
+            " WHERE attrelid = %s::regclass AND attnum > 0",
+            [f"{schema}.{table}"],
+        ).fetchall()
+        row = {
+            column: {"text": column, "jsonb": {column: 1}, "boolean": column == "is_copy", "bytea": None}.get(
+                type_, f"2026-03-{number % 28 + 1}Z" if type_.startswith("time") else number
+            )
+            for number, (column, type_) in enumerate(columns, 1)
+        }
+        query = f"INSERT INTO {schema}.{table} SELECT * FROM jsonb_populate_record(NULL::{schema}.{table}, %s)"
+        connection.execute(query.encode(), [json.dumps({**row, "kind": "llm"})])
+    state.parquet.export(f"file://{folder}", content=True)
+    for name, dataset in parquet.DATASETS.items():
+        listed = ", ".join(column for column, _ in dataset.columns)
+        table = "usage_by_day" if name == "usage" else name
+        (stored,) = connection.execute(f"SELECT {listed} FROM {schema}.{table}".encode()).fetchall()
+        (exported,) = ask(folder, f"SELECT {listed} FROM {{{name}}}")
+        found = [
+            json.loads(one) if isinstance(known, dict) else one for known, one in zip(stored, exported, strict=True)
+        ]
+        assert found == [*stored]
 
 
 @pytest.mark.slow
