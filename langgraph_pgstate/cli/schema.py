@@ -143,6 +143,9 @@ def tenancy(
         return
     for name, number in sorted(done.left.items()):
         console.print(f"[yellow]{count(number, 'row')} of {name} without a tenant:[/] name one by --otherwise")
+    if done.had_ended:
+        console.print(f"the tenants of schema {target.schema} are kept apart by an earlier move: nothing was changed")
+        return
     standing = (
         "are kept apart" if done.is_switched else "are ready to be kept apart: repeat the command without --prepare"
     )

@@ -126,7 +126,7 @@ async def move_to_tenants(
     rest = None if otherwise is None else tenant_of(otherwise)
     if await runner.run(has_walls, queries):
         await runner.run(_end, queries)
-        return TenancyMove(is_switched=True)
+        return TenancyMove(is_switched=True, had_ended=True)
     used = await runner.run(_begin, queries, rule, roles)
     given = {**asdict(used), "otherwise": rest}
 

@@ -68,9 +68,11 @@ class TenancyMove:
         rows: Number of rows whose tenant this call has set.
         tenants: Number of tenants.
         left: Number of rows without a tenant, by table.
+        had_ended: Whether an earlier move had ended. Then this call has changed nothing, whatever its rule.
     """
 
     is_switched: bool
     rows: int = 0
     tenants: int = 0
     left: Mapping[str, int] = field(default_factory=dict)
+    had_ended: bool = False

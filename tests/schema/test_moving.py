@@ -361,6 +361,7 @@ def test_the_command_moves_and_takes_back(plain: Walled) -> None:
     assert "must be called without --tenant" in run("--tenant", "acme", "tenancy", code=1)
     printed = run("--json", "tenancy", "--from", "tenant_id")
     assert json.loads(printed[printed.index("{") :])["is_switched"]
+    assert "by an earlier move: nothing was changed" in run("tenancy", "--to", "other")
     assert tenants_of(plain, "threads") == {"acme": 1}
 
 
