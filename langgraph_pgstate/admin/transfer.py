@@ -229,13 +229,13 @@ class _Copy:
         """Copy the checkpoints that are missing or different in the target. Return the source's checkpoints."""
         found = await self._source.records(namespace, ids)
         there = await self._target.records(namespace, ids)
-        news = []
+        news, counts = [], dict[str, int]()
         for id in (id for id in ids if id in found):
             record, known = found[id], there.get(id) or Record(id)
             is_new = any(self._differences_of_checkpoint(record, known))
             self._report.unchanged += record.exists and not is_new
             written = sum(known.writes.get(key) != write for key, write in record.writes.items())
-            self._report.writes += written
+            counts[id] = written
             if is_new or written:
                 writes = {**known.writes, **record.writes}
                 news.append(replace(record, writes=writes) if is_new else Record(id, writes=writes))
@@ -245,7 +245,9 @@ class _Copy:
             for checkpoint_id, why in refused:
                 self._refused.add((namespace, checkpoint_id))
                 self._differ(namespace, checkpoint_id, f"it cannot be stored there: {why}")
-            self._report.checkpoints += sum(record.exists for record in records) - len(refused)
+            stored = [record for record in records if (namespace, record.checkpoint_id) not in self._refused]
+            self._report.checkpoints += sum(record.exists for record in stored)
+            self._report.writes += sum(counts[record.checkpoint_id] for record in stored)
         return found
 
     def _portions(

@@ -163,10 +163,10 @@ class PGStateStore:
         portion = _Portion()
         for record in records:
             try:
-                if record.exists:
-                    await self._plan(namespace, record, values, portion)
                 for task_id, _ in record.writes:
                     check_key_size("ids", self._thread_id, namespace, record.checkpoint_id, identifier("task", task_id))
+                if record.exists:
+                    await self._plan(namespace, record, values, portion)
             except KeyError as error:
                 refused.append((record.checkpoint_id, f"it lacks {error}"))
             except (ConfigurationError, SerializationError) as error:

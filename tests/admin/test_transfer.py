@@ -341,16 +341,21 @@ def test_damage_in_the_source_is_named(
 ) -> None:
     """A checkpoint that cannot be stored is reported; the others are brought over."""
     config = put_values(old, config_of("t"), {"messages": ["one" * 50]})
-    put_values(old, config, {"messages": ["one" * 50, "two" * 50]})
+    last = put_values(old, config, {"messages": ["one" * 50, "two" * 50]})
+    for checkpoint in (config, last):
+        old.put_writes(checkpoint, [("messages", "x")], "task")
     broken = config["configurable"]["checkpoint_id"]
     connection.execute(
         f"UPDATE \"{old_schema}\".checkpoints SET checkpoint = checkpoint - 'versions_seen' WHERE checkpoint_id = %s",
         [broken],
     )
     report = bring(clean=False)
-    assert report.checkpoints == 1
+    assert (report.checkpoints, report.writes) == (1, 1)
     assert [problem.where.split("'")[1] for problem in report.differences] == [broken]
     assert "versions_seen" in report.differences[0].why
+    old.put_writes(last, [("messages", "x")], "t" * 9000)
+    report = bring(clean=False)
+    assert (report.checkpoints, report.writes, len(report.differences)) == (0, 0, 2)
 
 
 def test_verification_notices_a_difference(
