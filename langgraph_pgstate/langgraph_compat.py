@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from inspect import CO_COROUTINE, CORO_CREATED, getcoroutinestate, iscoroutine
 from operator import attrgetter
 from types import FrameType, FunctionType, UnionType
@@ -462,8 +462,9 @@ def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
 class SerializerBase(jsonplus.JsonPlusSerializer):
     """LangGraph's serializer, with control over how objects are stored and built."""
 
-    _extend: Callable[[Any], Any] = staticmethod(jsonplus._msgpack_default)
-    _extend_exactly: Callable[[Any], Any] = _extend
+    pack: Callable[[Any], bytes]
+    """Returns a value as msgpack, the same bytes as LangGraph's for a value within a list."""
+    _extend_exactly: Callable[[Any], Any]
 
     def note_objects(self, note: Callable[[Any], None], noted: Set[int]) -> None:
         """Call `note` with each object to store, unless the id of the object's class is in `noted`.
@@ -499,13 +500,14 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
             is_array = type(value).__module__ == "numpy"
             return (convert if is_array else convert_exactly)(value)
 
-        self._extend, self._extend_exactly = extend, extend_exactly
+        self.pack = partial(ormsgpack.packb, default=extend, option=PACK_OPTIONS)
+        self._extend_exactly = extend_exactly
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """Return a value's type and bytes, the same as LangGraph's."""
         if obj is None or isinstance(obj, bytes | bytearray):
             return super().dumps_typed(obj)
-        return "msgpack", ormsgpack.packb(obj, default=self._extend, option=PACK_OPTIONS)
+        return "msgpack", self.pack(obj)
 
     def dumps_exactly(self, value: Any) -> bytes:
         """Return a value as msgpack that keeps tuples and other details. `loads_typed` reads these bytes, too."""

@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -109,6 +109,7 @@ class ValueCodec:
         self.serde: SerializerProtocol = StateSerializer() if serde is None else maybe_add_typed_methods(serde)
         # The caller's own serializer decides which types it builds.
         own = self.serde if isinstance(self.serde, StateSerializer) else None
+        self._own = own
         self._refusing_serde = None if own is None or own.is_lenient or not refuse_unsafe else own
         self.is_native = own is not None or (type(self.serde) is JsonPlusSerializer and not has_own_hook(self.serde))
         # `dumps_exactly` stores tuples, which LangGraph's serializer builds only if they are allowed.
@@ -283,17 +284,19 @@ class ValueCodec:
         """
         digest = xxhash.xxh3_128_digest
         pack = ormsgpack.packb
+        encode = partial(self._encode, channel) if self._own is None else self._own.pack
         shapes = SHAPES
         found = []
         for element in elements:
             shape = shapes.get(type(element))
-            if shape is not None and not element.__pydantic_extra__:
-                try:
+            try:
+                if shape is not None and not element.__pydantic_extra__:
                     found.append(digest(pack(element.__dict__, option=PACK_OPTIONS), shape.seed))
-                    continue
-                except ormsgpack.MsgpackEncodeError:
-                    pass
-            found.append(digest(self._encode(channel, element), _GENERIC_SEED))
+                else:
+                    found.append(digest(encode(element), _GENERIC_SEED))
+            except ormsgpack.MsgpackEncodeError:
+                # Encode again: the serializer knows more types, and the error names the element.
+                found.append(digest(self._encode(channel, element), _GENERIC_SEED))
         return b"".join(found)
 
     def fingerprints(
@@ -318,8 +321,10 @@ class ValueCodec:
         return Fingerprints(digests, tuple(blocks))
 
     def _encode(self, channel: str, element: Any) -> bytes:
-        # Encode a list of one element, and remove the list's header, which is one byte.
         try:
+            if self._own is not None:
+                return self._own.pack(element)
+            # Encode a list of one element, and remove the list's header, which is one byte.
             type_, data = self.serde.dumps_typed([element])
         except Exception as error:
             raise self._explain(channel, element, error) from error
