@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from langgraph_pgstate.admin.transfer import Outline, Record, Stored, laid_out
 from langgraph_pgstate.arguments import Address, check_key_size, identifier
-from langgraph_pgstate.checkpoints.building import row_parameters
 from langgraph_pgstate.checkpoints.planning import PutPlan, plan_put
 from langgraph_pgstate.checkpoints.reading import Segments, WritesRow, flatten_writes, load_value
 from langgraph_pgstate.checkpoints.requests import concatenate, request_put
+from langgraph_pgstate.checkpoints.sending import row_parameters
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.metadata import join_metadata, split_metadata
 from langgraph_pgstate.codec.opaque import Encoded, OpaqueCodec, digest, join_elements, plain_value
@@ -277,14 +277,14 @@ class PGStateStore:
             await self.db.execute(self._queries.import_writes, {**key, **laid_out(portion.writes)})
 
     async def _send_checkpoints(self, key: dict[str, Any], portion: _Portion, new: Mapping[int, bytes]) -> None:
-        columns = portion.plans[-1].request.columns
+        owner = portion.plans[-1].request.owner
         if self.db.keys is not None:
-            self.db.keys.note_owner(self._thread_id, lambda: columns)
+            self.db.keys.note_owner(self._thread_id, lambda: owner)
         is_stored = await self.db.execute(
             self._queries.import_thread,
             {
                 **key,
-                **{name: columns[name] for name in ("agent", "user_id", "tenant_id")},
+                **owner,
                 "first_at": min(portion.times, default=None),
                 "last_at": max(portion.times, default=None),
             },

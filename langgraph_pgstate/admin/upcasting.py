@@ -8,11 +8,11 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_pgstate.admin.types import UpcastReport
 from langgraph_pgstate.arguments import Address
-from langgraph_pgstate.checkpoints.building import row_parameters, segment_parameters
 from langgraph_pgstate.checkpoints.getting import get_tuple
 from langgraph_pgstate.checkpoints.planning import plan_put
 from langgraph_pgstate.checkpoints.reading import is_old_format, load_tuple
 from langgraph_pgstate.checkpoints.requests import PutRequest
+from langgraph_pgstate.checkpoints.sending import row_parameters, segment_parameters
 from langgraph_pgstate.checkpoints.versions import FIRST_VERSION, StateVersions
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.values import ValueCodec
@@ -92,7 +92,7 @@ async def _upcast(
         checkpoint: Any = after.checkpoint
         exact = {key: (type_, data) for key, (type_, data) in state.exact_metadata.items()}
         request = PutRequest(
-            address, None, checkpoint, checkpoint["channel_versions"], row.metadata, exact, {}, ThreadKeys()
+            address, None, checkpoint, checkpoint["channel_versions"], row.metadata, exact, {}, {}, ThreadKeys()
         )
         request.states = states
         plan = plan_put(codec, request, manifest, {})

@@ -11,9 +11,8 @@ from langgraph.checkpoint.serde.types import TASKS
 
 from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.codec import frames
-from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.metadata import join_metadata
-from langgraph_pgstate.codec.states import Elements, Entry, Inline, Manifest, Scalar, Slice, State, decode_state
+from langgraph_pgstate.codec.states import Elements, Entry, Inline, Manifest, Run, Scalar, Slice, State, decode_state
 from langgraph_pgstate.codec.values import PLAIN_MARK, Fingerprints, ValueCodec, array_header, split_array
 from langgraph_pgstate.codec.writes import Write, unpack_writes
 from langgraph_pgstate.db.protocol import Row

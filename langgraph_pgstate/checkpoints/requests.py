@@ -54,6 +54,7 @@ class PutRequest:
         metadata: JSON text.
         exact_metadata: Encoded values of metadata keys that JSON does not represent exactly.
         merged_metadata: The config's metadata merged with the checkpoint's, from which the typed columns are taken.
+        columns: Values of the checkpoint's typed columns. A hook may replace them.
         keys: The metadata keys that name the thread's agent, user and tenant.
         root: For a subgraph's checkpoint, the manifest of the root checkpoint, if it is known and needed.
         touches_thread: Whether the thread's row is inserted or updated, too.
@@ -68,12 +69,13 @@ class PutRequest:
     metadata: str
     exact_metadata: dict[str, tuple[str, bytes]]
     merged_metadata: Mapping[str, Any]
+    columns: dict[str, Any]
     keys: ThreadKeys
     root: Manifest | None = None
     touches_thread: bool = False
     states: StateVersions = UNVERSIONED
     span_id: UUID | None = None
-    _columns: dict[str, Any] | None = None
+    _owner: dict[str, str | None] | None = None
 
     @property
     def needs_parent(self) -> bool:
@@ -88,32 +90,18 @@ class PutRequest:
         )
 
     @property
-    def columns(self) -> dict[str, Any]:
-        """Values of the typed columns, with the thread's owner. A hook may replace them.
+    def owner(self) -> dict[str, str | None]:
+        """The thread's agent, user and tenant, for a put that updates the thread's row. A hook may replace the agent.
 
         Raises:
             ConfigurationError: If a name is too long to be indexed with the thread's id.
         """
-        columns = self.columns_without_owner
-        if "agent" not in columns:
+        if self._owner is None:
             owner = _owner_in(self.merged_metadata, self.keys)
             for name in ("tenant_id", "user_id"):
                 check_key_size(f"thread_id and {name}", self.address.thread_id, owner[name])
-            columns.update(owner)
-        return columns
-
-    @property
-    def columns_without_owner(self) -> dict[str, Any]:
-        """Values of the checkpoint's typed columns, for a put that does not update the thread's row."""
-        if self._columns is None:
-            metadata = self.merged_metadata
-            step = metadata.get("step")
-            self._columns = {
-                "run_id": text_or_none(metadata.get("run_id")),
-                "source": text_or_none(metadata.get("source")),
-                "step": step if type(step) is int and abs(step) <= _INT4_MAX else None,
-            }
-        return self._columns
+            self._owner = owner
+        return self._owner
 
 
 def request_put(
@@ -148,6 +136,7 @@ def request_put(
     # Request keys may name the thread's owner, but are not stored.
     kept = merged if _REQUEST_KEYS.isdisjoint(merged) else _without(merged, _REQUEST_KEYS)
     text, exact = split_metadata(kept)
+    step = merged.get("step")
     return PutRequest(
         address=Address(thread_id, checkpoint_ns, checkpoint_id),
         parent=parent if parent_id else None,
@@ -156,6 +145,11 @@ def request_put(
         metadata=text,
         exact_metadata=exact and {key: codec.dumps(f"metadata[{key!r}]", value) for key, value in exact.items()},
         merged_metadata=merged,
+        columns={
+            "run_id": text_or_none(merged.get("run_id")),
+            "source": text_or_none(merged.get("source")),
+            "step": step if type(step) is int and abs(step) <= _INT4_MAX else None,
+        },
         keys=keys,
     )
 

@@ -1,4 +1,4 @@
-"""Storing of a planned checkpoint in one transaction. If PostgreSQL refuses it, another plan and another attempt."""
+"""The statements of a planned checkpoint, sent as one transaction. If PostgreSQL refuses, another plan and attempt."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.arguments import Address
-from langgraph_pgstate.checkpoints.building import Batch, build_put
 from langgraph_pgstate.checkpoints.getting import get_tuple, is_heavy
 from langgraph_pgstate.checkpoints.hooks import PutHook
+from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
 from langgraph_pgstate.checkpoints.planning import PutPlan, find_missing, plan_put, plan_quickly
 from langgraph_pgstate.checkpoints.reading import CheckpointRow, Segments, load_tuple, load_value, states_to_manifests
-from langgraph_pgstate.checkpoints.requests import PutRequest
-from langgraph_pgstate.codec.ids import new_revision
+from langgraph_pgstate.checkpoints.requests import PutRequest, concatenate
+from langgraph_pgstate.codec.ids import new_entry_id, new_revision
 from langgraph_pgstate.codec.states import Elements, Manifest
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
@@ -28,12 +28,13 @@ from langgraph_pgstate.errors import (
     UnsafeTypeError,
 )
 from langgraph_pgstate.leases.guards import Guard, archive_of, broken_condition
-from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.queries import Queries, Statement
 
 # Four attempts for `HELD_ROW_MISSING`, and one more for each other kind of `Refusal`.
 _PUT_ATTEMPTS: Final = 7
 _UNIQUE_VIOLATION: Final = "23505"
 _SCAN_PAGE: Final = 200
+_NO_OWNER: Final = {"agent": None, "user_id": None, "tenant_id": None}
 
 _logger = logging.getLogger("langgraph_pgstate")
 
@@ -49,6 +50,22 @@ class Refusal(Enum):
     """The guard locks the thread's row, but the row does not exist."""
     HOOK_REFUSED = auto()
     """The database refuses the rows of the hook because of their data."""
+
+
+class Batch(NamedTuple):
+    """The statements that store one checkpoint, to be sent as one transaction.
+
+    Attributes:
+        statements: The guard's statements, the checkpoint's statement, and the hook's statements, in this order.
+        position: Index of the checkpoint's statement, which affects no row if a row to lock is missing or changed.
+        replaces: Whether a checkpoint of the same id is replaced. If false, such a checkpoint makes the batch fail.
+        is_recorded: Whether the batch stores rows of the hook.
+    """
+
+    statements: list[Statement]
+    position: int
+    replaces: bool
+    is_recorded: bool
 
 
 async def put(
@@ -87,7 +104,7 @@ async def put(
     """
     request = plan.request
     if db.keys is not None:
-        db.keys.note_owner(request.address.thread_id, lambda: request.columns)
+        db.keys.note_owner(request.address.thread_id, lambda: request.owner)
     # A conflict would abort the caller's transaction, so send the statement that cannot conflict.
     replaces = db.is_in_transaction
     refused: Exception | None = None
@@ -141,6 +158,74 @@ async def put(
         )
         plan.hook_refused = True
     return plan
+
+
+def build_put(
+    queries: Queries,
+    plan: PutPlan,
+    replaces: bool,
+    hook: PutHook | None = None,
+    config: Mapping[str, Any] | None = None,
+    guard: Guard | None = None,
+) -> Batch:
+    """Return the statements that store a planned checkpoint. With a hook, the plan gets a new journal entry."""
+    request = plan.request
+    replaces = replaces or request.touches_thread
+    others: Sequence[Statement] = ()
+    entry: JournalEntry | None = None
+    if hook is not None:
+        entry = plan.journal_entry = JournalEntry()
+        # Call the hooks before making the parameters, because a hook may set the run and the owner.
+        others = hook.before_put(plan, config or {})
+    statements = [] if guard is None else guard.before_put(queries, request.address, request.parent)
+    parameters = row_parameters(plan)
+    parameters["entry_id"], parameters["entry"] = (new_entry_id(), entry.pack()) if entry else (None, None)
+    bases, segments = plan.base_revisions, plan.new_segments
+    if len(bases) > 1:
+        # This extra statement is rare: LangGraph itself makes no checkpoint that inherits from several others.
+        base_parameters = {"base_ids": list(bases), "base_revisions": list(bases.values())}
+        statements.append((queries.hold_bases, {**parameters, **base_parameters}))
+    has_base = len(bases) == 1
+    ((parameters["base_id"], parameters["base_revision"]),) = bases.items() if has_base else [(None, None)]
+    if replaces:
+        query = queries.replace_checkpoint
+        owner = request.owner if request.touches_thread else _NO_OWNER
+        parameters |= {**owner, "touches": request.touches_thread, **segment_parameters(plan)}
+    elif has_base and len(segments) == 1:
+        query = queries.put_checkpoint_on_base_segment
+        ((parameters["new_id"], parameters["new_data"]),) = segments.items()
+    elif segments:
+        query = queries.put_checkpoint_on_base_segments if has_base else queries.put_checkpoint_segments
+        parameters |= segment_parameters(plan)
+    else:
+        query = queries.put_checkpoint_on_base if has_base else queries.put_checkpoint
+    position = len(statements)
+    statements.append((query, parameters))
+    return Batch([*statements, *others], position, replaces, bool(entry or others))
+
+
+def row_parameters(plan: PutPlan) -> dict[str, Any]:
+    """Return the columns of a planned checkpoint's row."""
+    request = plan.request
+    thread_id, checkpoint_ns, checkpoint_id = request.address
+    return {
+        "thread_id": thread_id,
+        "checkpoint_ns": checkpoint_ns,
+        "checkpoint_id": checkpoint_id,
+        "parent_checkpoint_id": request.parent.checkpoint_id if request.parent else None,
+        "revision": plan.manifest.revision,
+        "segment_ids": [*plan.manifest.positions()],
+        "metadata": request.metadata,
+        "state": plan.state,
+        "state_version": request.states.version,
+        **request.columns,
+    }
+
+
+def segment_parameters(plan: PutPlan) -> dict[str, Any]:
+    """Return the parameters for a plan's new segments."""
+    frames = list(plan.new_segments.values())
+    return {"new_ids": list(plan.new_segments), **concatenate(frames, "new_data", "new_starts", "new_lengths")}
 
 
 async def _send(db: Connection, batch: Batch) -> bool:

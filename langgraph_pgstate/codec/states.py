@@ -28,7 +28,6 @@ from typing import Any, Final, NamedTuple
 import ormsgpack
 
 from langgraph_pgstate.codec import frames
-from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.values import Fingerprints
 from langgraph_pgstate.errors import CorruptStateError, DecryptionError, UnreadableFormatError
 
@@ -74,6 +73,23 @@ class Slice(NamedTuple):
     segment_id: int
     offset: int
     length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive elements held by one segment.
+
+    Attributes:
+        segment_id: Id of the segment.
+        first: Index of the run's first element in the segment.
+        count: Number of elements.
+        size: Approximate encoded size of the elements in bytes; 0 if unknown.
+    """
+
+    segment_id: int
+    first: int
+    count: int
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class MessageHook:
             fitting_ids(request.address.thread_id, rows)
             found: dict[str, Any] = {
                 **request.address._asdict(),
-                "run_id": request.columns_without_owner["run_id"],
+                "run_id": request.columns["run_id"],
                 "channel": change.channel,
                 "messages": rows,
             }
@@ -122,7 +122,7 @@ class MessageHook:
                 found = {
                     **request.address._asdict(),
                     "parent_checkpoint_id": request.parent.checkpoint_id,
-                    "run_id": request.columns_without_owner["run_id"],
+                    "run_id": request.columns["run_id"],
                     "channel": channel,
                     **rules_of(channel)._asdict(),
                 }

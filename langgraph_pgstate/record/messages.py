@@ -14,8 +14,7 @@ from langgraph_pgstate.arguments import Address, text_of, texts_of, thread_id_of
 from langgraph_pgstate.checkpoints.differences import read_state
 from langgraph_pgstate.checkpoints.reading import CheckpointRow, Segments, load_value
 from langgraph_pgstate.checkpoints.versions import UNVERSIONED, StateVersions
-from langgraph_pgstate.codec.lists import Run
-from langgraph_pgstate.codec.states import Elements, Entry, Slice
+from langgraph_pgstate.codec.states import Elements, Entry, Run, Slice
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection, Read, read_all

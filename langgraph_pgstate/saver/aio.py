@@ -343,7 +343,7 @@ class AsyncPGStateSaver(CommonSaver):
         async with self._writing(address.thread_id, config) as held:
             plan.request.span_id = None if held is None else held.span_id
             guard = guarding.before_put(plan.request, config, held)
-            late = self._sends_input_late and plan.request.columns_without_owner["source"] == "input"
+            late = self._sends_input_late and plan.request.columns["source"] == "input"
             arguments = self._queries, self._codec, plan, self._hook, config, guard
             try:
                 stored = await self._run(sending.put, *arguments, gives_way=late)

@@ -38,7 +38,7 @@ from langgraph_pgstate.checkpoints.reading import load_tuple
 from langgraph_pgstate.checkpoints.requests import request_put
 from langgraph_pgstate.checkpoints.versions import StateVersions
 from langgraph_pgstate.checkpoints.writes import put_writes, request_writes
-from langgraph_pgstate.codec.lists import Run
+from langgraph_pgstate.codec.states import Run
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import CorruptStateError

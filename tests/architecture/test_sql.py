@@ -21,10 +21,10 @@ import langgraph_pgstate
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.checkpoints import getting
-from langgraph_pgstate.checkpoints.building import build_put
 from langgraph_pgstate.checkpoints.hooks import PutHooks
 from langgraph_pgstate.checkpoints.planning import PutPlan, plan_put
 from langgraph_pgstate.checkpoints.requests import request_put
+from langgraph_pgstate.checkpoints.sending import build_put
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db import database
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking

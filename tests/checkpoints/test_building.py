@@ -8,9 +8,9 @@ from typing import Any
 from support import put_arguments
 from support.samples import config_of
 
-from langgraph_pgstate.checkpoints.building import build_put
 from langgraph_pgstate.checkpoints.planning import PutPlan, plan_put
 from langgraph_pgstate.checkpoints.requests import request_put
+from langgraph_pgstate.checkpoints.sending import build_put
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.leases.guards import Guard
 from langgraph_pgstate.schema.queries import queries
@@ -22,7 +22,7 @@ class Marking:
     """A hook with one statement of its own, which names the run."""
 
     def before_put(self, plan: PutPlan, config: Any) -> list[Any]:
-        plan.request.columns_without_owner["run_id"] = "marked"
+        plan.request.columns["run_id"] = "marked"
         return [(QUERIES.delete_tombstone, {"thread_id": "t"})]
 
     def after_put(self, plan: PutPlan) -> None: ...

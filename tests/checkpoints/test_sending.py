@@ -14,10 +14,9 @@ from support.samples import config_of, id_of, put_values
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.arguments import Address, address_of
 from langgraph_pgstate.checkpoints import sending
-from langgraph_pgstate.checkpoints.building import Batch
 from langgraph_pgstate.checkpoints.planning import plan_put
 from langgraph_pgstate.checkpoints.requests import request_put
-from langgraph_pgstate.checkpoints.sending import Refusal, explain_refusal
+from langgraph_pgstate.checkpoints.sending import Batch, Refusal, explain_refusal
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.schema.queries import queries

@@ -9,8 +9,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from langgraph_pgstate.codec import frames
-from langgraph_pgstate.codec.lists import Run
-from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar, decode_state, encode_state
+from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Run, Scalar, decode_state, encode_state
 from langgraph_pgstate.errors import UnreadableFormatError
 from tests.codec.test_values import CODEC
 

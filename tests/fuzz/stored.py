@@ -23,10 +23,9 @@ from langgraph.types import Interrupt, Send
 from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
 from langgraph_pgstate.checkpoints.reading import Segments, load_value
 from langgraph_pgstate.codec import frames
-from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.metadata import join_metadata
 from langgraph_pgstate.codec.opaque import OpaqueCodec, TypeCollector
-from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar, Slice, decode_state, encode_state
+from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Run, Scalar, Slice, decode_state, encode_state
 from langgraph_pgstate.codec.traceparent import parse_traceparent
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.writes import pack_writes, unpack_writes

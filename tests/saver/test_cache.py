@@ -14,8 +14,7 @@ from support.samples import checkpoint_of, config_of, forget, id_of, messages, p
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.arguments import Address, address_of
 from langgraph_pgstate.checkpoints import planning, sending
-from langgraph_pgstate.codec.lists import Run
-from langgraph_pgstate.codec.states import Elements, Manifest, Scalar, Slice
+from langgraph_pgstate.codec.states import Elements, Manifest, Run, Scalar, Slice
 from langgraph_pgstate.codec.values import Fingerprints
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError

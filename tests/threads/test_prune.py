@@ -19,7 +19,7 @@ from support.samples import config_of, exact_tuple, forget, id_of, messages, put
 from typing_extensions import TypedDict
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.codec.lists import MERGE_AT
+from langgraph_pgstate.checkpoints.planning import MERGE_AT
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.threads.types import Progress, PruneResult
 

@@ -259,13 +259,11 @@ class Tracker:
     def _before_put(self, plan: PutPlan) -> None:
         request, journal_entry = plan.request, plan.journal_entry
         assert journal_entry is not None
-        address, columns = request.address, request.columns_without_owner
+        address, columns = request.address, request.columns
         # If the put is repeated, the run still has the records of the first try, which were not committed.
         span = None if request.span_id is None else self._open.get(request.span_id)
         run = self.runs.run_putting(address) or (
-            self.runs.run_on(address.thread_id, columns.get("source"), columns.get("run_id"))
-            if span is None
-            else span.run
+            self.runs.run_on(address.thread_id, columns["source"], columns["run_id"]) if span is None else span.run
         )
         if run is not None:
             run.note_checkpoint(address.checkpoint_ns, columns["step"], address.checkpoint_id or "")
@@ -273,21 +271,20 @@ class Tracker:
                 for span in run.unplaced.pop((address.checkpoint_ns, columns["step"]), ()):
                     self._queue.span_changed(span)
             # Store the run id, so that the checkpoints can be deleted with their run.
-            if columns.get("run_id") is None:
+            if columns["run_id"] is None:
                 columns["run_id"] = run.run_id
             if run.is_new and run.traceparent is None:
                 # Callbacks do not see the traceparent in `configurable`, so the first put passes it.
                 run.traceparent = check_traceparent(request.merged_metadata.get("traceparent"))
             if not self._owner_keys.isdisjoint(request.merged_metadata):
-                columns = request.columns
-                for name in ("user_id", "tenant_id", "agent"):
-                    if getattr(run, name) is None and columns[name] is not None:
-                        self._queue.run_changed(run, **{name: columns[name]})
-            if request.touches_thread and run.agent is not None and request.columns["agent"] is None:
-                columns["agent"] = run.agent
+                for name, value in request.owner.items():
+                    if getattr(run, name) is None and value is not None:
+                        self._queue.run_changed(run, **{name: value})
+            if request.touches_thread and run.agent is not None and request.owner["agent"] is None:
+                request.owner["agent"] = run.agent
             pending = self._queue.take(run, put=(address.checkpoint_ns, columns["step"]), journal_entry=journal_entry)
             run.taken[place_of(address)] = pending
-        if (fork := _fork_of(request, columns.get("source"), run)) is not None:
+        if (fork := _fork_of(request, columns["source"], run)) is not None:
             journal_entry.forks.append(orjson.dumps(fork))
 
     def _begin_run(self, id: UUID, name: str, metadata: Mapping[str, Any], input: Any) -> RunRecord:

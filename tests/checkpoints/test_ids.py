@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_pgstate.codec.ids import new_segment_id
+from langgraph_pgstate.checkpoints.planning import new_segment_id
 
 pytestmark = [pytest.mark.smoke, pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")]
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langgraph_pgstate.codec.lists import MERGE_AT, SEGMENT_BYTES, Fresh, Run, diff_runs
+from langgraph_pgstate.checkpoints.planning import MERGE_AT, SEGMENT_BYTES, Fresh, diff_runs
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
+from langgraph_pgstate.codec.states import Run
 from tests.codec.test_values import QUICK
 
 pytestmark = [pytest.mark.smoke, pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")]
