@@ -381,7 +381,9 @@ class Database(_Connected):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        began, operation = time.monotonic(), self._walled(operation)
+        began = time.monotonic()
+        if self._check is not None:
+            operation = self._walled(operation)
         # Without a time limit, make a `Tries` only after a failure. The first try usually succeeds.
         is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
         tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
@@ -553,8 +555,8 @@ class Database(_Connected):
         while True:
             callers.add(caller)
             try:
-                seconds = None if tries is None else tries.remaining(time.monotonic())
-                db = adapter_of(pool.getconn(_least(seconds, busy_seconds)), BlockingConnection)
+                seconds = busy_seconds if tries is None else _least(tries.remaining(time.monotonic()), busy_seconds)
+                db = adapter_of(pool.getconn(seconds), BlockingConnection)
             except PoolTimeout:
                 if not self._is_away(busy_seconds, tries):
                     raise
@@ -790,7 +792,9 @@ class AsyncDatabase(_Connected):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        began, operation = time.monotonic(), self._walled(operation)
+        began = time.monotonic()
+        if self._check is not None:
+            operation = self._walled(operation)
         is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
         tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
         held: HeldKeys | None = None
@@ -940,9 +944,8 @@ class AsyncDatabase(_Connected):
         while True:
             callers.add(caller)
             try:
-                seconds = None if tries is None else tries.remaining(time.monotonic())
-                connecting = pool.getconn(_least(seconds, busy_seconds))
-                db = adapter_of(await take(connecting, pool.putconn), AsyncConnection)
+                seconds = busy_seconds if tries is None else _least(tries.remaining(time.monotonic()), busy_seconds)
+                db = adapter_of(await take(pool.getconn(seconds), pool.putconn), AsyncConnection)
             except PoolTimeout:
                 if not self._is_away(busy_seconds, tries):
                     raise

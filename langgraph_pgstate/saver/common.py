@@ -164,11 +164,15 @@ class CommonSaver(BaseCheckpointSaver[str]):
             request.touches_thread = True
             return request, None
         parent_id = str(request.parent.checkpoint_id)
-        advance_ids_past(parent_id)
-        if str(request.address.checkpoint_id) <= parent_id:
+        parent = cache.manifest(request.parent)
+        is_in_order = str(request.address.checkpoint_id) > parent_id
+        if parent is None or not is_in_order:
+            # Another process may have made the parent, by a clock that is ahead.
+            advance_ids_past(parent_id)
+        if not is_in_order:
             self._refuse_order(request.address, parent_id)
         request.touches_thread = self._saver_cache.touch_due.get(request.address.thread_id, 0) <= time.monotonic()
-        return request, cache.manifest(request.parent)
+        return request, parent
 
     def _refuse_order(self, address: Address, parent_id: str) -> None:
         """Refuse a checkpoint that does not sort after its parent. Without a guard, log a wrong order."""

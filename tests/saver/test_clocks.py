@@ -285,6 +285,12 @@ def put_with(config: dict[str, Any], id: str) -> tuple[Any, Any, Any, Any]:
     return config, {**checkpoint, "id": id}, metadata, versions
 
 
+async def put_on(saver: Any, config: dict[str, Any]) -> None:
+    """Put on a checkpoint of another process, which is not cached."""
+    saver._saver_cache.cache.clear()
+    await saver.aput(*put_with(config, at(tick(config["configurable"]["checkpoint_id"]) + 9)))
+
+
 READS: dict[str, Callable[[Any, Any], Any]] = {
     "the latest": lambda saver, config: saver.aget_tuple(config_of("t")),
     "by id": lambda saver, config: saver.aget_tuple(config),
@@ -292,9 +298,7 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
     "a list of all": lambda saver, config: anext(saver.alist(None)),
     "bare": lambda saver, config: anext(saver.alist(config_of("t"), metadata_only=True)),
     "a history": lambda saver, config: saver.aget_delta_channel_history(config=config, channels=["messages"]),
-    "put on": lambda saver, config: saver.aput(
-        *put_with(config, at(tick(config["configurable"]["checkpoint_id"]) + 9))
-    ),
+    "put on": put_on,
 }
 
 
