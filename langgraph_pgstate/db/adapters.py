@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -70,286 +70,41 @@ class _Facts:
         self._found[name] = value, time.monotonic()
 
 
-class BlockingConnection:
-    """A blocking psycopg connection for operations. Its coroutines never suspend."""
+class _Adapter:
+    """A psycopg connection for operations. The subclasses say how a blocking and an async connection wait."""
 
     __slots__ = ("_cursors", "_facts", "_names_tenant", "_statements", "connection", "keys")
 
-    def __init__(self, connection: PsycopgConnection) -> None:
+    _cursor: type[psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]]
+
+    def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.keys: KeyRing | None = None
         self._statements = Statements(connection)
         # Whether this adapter is inside a transaction in which it has set the tenant.
         self._names_tenant = False
         self._facts = _Facts()
-        self._cursors: dict[bytes, psycopg.RawCursor[Any]] = {}
+        self._cursors: dict[bytes, Any] = {}
 
-    @property
-    def max_text(self) -> str:
-        """See `Connection`."""
-        return _max_text_of(self.connection)
+    async def _wait(self, work: Generator[Any, Any, T]) -> T:
+        """Run a generator that communicates with the server, while no other caller uses the connection."""
+        raise NotImplementedError
 
-    def recall(self, name: str) -> Any:
-        """See `Connection`."""
-        return self._facts.recall(name)
+    async def _done(self, result: Any) -> Any:
+        """Return the result of a call of psycopg."""
+        raise NotImplementedError
 
-    def remember(self, name: str, value: Any) -> None:
-        """See `Connection`."""
-        self._facts.remember(name, value)
-
-    @property
-    def is_in_transaction(self) -> bool:
-        """See `Connection`."""
-        return self.connection.pgconn.transaction_status in OPEN
-
-    @property
-    def tenant(self) -> str | None:
-        """The tenant that each transaction sets first, so that only this tenant's rows are visible; `None` for none."""
-        return self._statements.tenant
-
-    @tenant.setter
-    def tenant(self, tenant: str | None) -> None:
-        self._statements.tenant = tenant
-
-    async def fetch(self, query: Query, parameters: Parameters) -> Rows:
-        """See `Connection`. Uses a cursor only if `Statements` cannot run the statement."""
-        contents = query.contents
-        if contents is not None and self.keys is not None:
-            parameters = contents.seal(self.keys, parameters)
-        with self.connection.lock:
-            answer = self.connection.wait(self._statements.answer(query, parameters))
-        if answer is not None:
-            _note_places(contents, answer)
-            rows = self._statements.rows(answer)
-        else:
-            cursor = self._execute_walled(query, parameters)
-            rows = cursor.fetchall()
-            _note_places(contents, cursor.pgresult)
-            _free_result(cursor)
-        return rows if contents is None or not rows else await self._opened(contents, rows, parameters)
-
-    async def _opened(self, contents: Contents, rows: Rows, parameters: Parameters) -> Rows:
-        """Return rows with decrypted content."""
-        if self.keys is not None:
-            return contents.open(self.keys, rows, parameters)
-        await _refuse_encrypted(self, contents, rows)
-        return rows
-
-    async def execute(self, query: Query, parameters: Parameters) -> int:
-        """See `Connection`. Uses a cursor only if `Statements` cannot run the statement."""
-        if query.contents is not None and self.keys is not None:
-            parameters = query.contents.seal(self.keys, parameters)
-        with self.connection.lock:
-            answer = self.connection.wait(self._statements.answer(query, parameters))
-        if answer is not None:
-            return answer.command_tuples or 0
-        # In the caller's pipeline, results arrive only with the next sync. The end of an inner pipeline is a sync.
-        with self.connection.pipeline() if _is_in_pipeline(self.connection) else nullcontext():
-            cursor = self._execute_walled(query, parameters)
-        return cursor.rowcount
-
-    def _execute_walled(self, query: Query, parameters: Parameters) -> psycopg.RawCursor[Any]:
-        """Run a statement with a cursor, in a transaction that sets the tenant, if any."""
-        if self.tenant is None or self._names_tenant:
-            return self._execute(query, parameters)
-        if not self.is_in_transaction:
-            return self._execute_together([(query, parameters)])[0]
-        self.name_tenant()
-        return self._execute(query, parameters)
-
-    def name_tenant(self) -> None:
-        """Set the tenant in the open transaction, if there is a tenant."""
-        if self.tenant is not None:
-            _free_result(_RawCursor(self.connection).execute(naming(self.tenant), prepare=False))
-
-    def _execute(self, query: Query, parameters: Parameters) -> psycopg.RawCursor[Any]:
-        _check_encoding(self.connection)
-        text = self._statements.form_of(query)
-        cursor = self._cursors.get(text)
-        if cursor is None:
-            cursor = _RawCursor(self.connection, row_factory=tuple_row)
-            _keep_cursor(self._cursors, text, cursor)
-        prepare = False if query.is_planned_each_time or self._statements.is_outdated else None
-        return cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
-
-    async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
-        """See `Connection`."""
-        if query.contents is not None and self.keys is not None:
-            parameters = query.contents.seal(self.keys, parameters)
-        try:
-            with self.connection.lock:
-                work = within(seconds, self._statements.answer(query, parameters))
-                answer = self.connection.wait(work, _CHECK_SECONDS)
-        except psycopg.OperationalError:
-            # Close the connection, because the response to the abandoned statement may still arrive.
-            self.connection.pgconn.finish()
-            raise
-        if answer is not None:
-            return answer.command_tuples or 0
-        return self._execute_walled(query, parameters).rowcount
-
-    async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
-        """See `Connection`. Uses a pipeline, and cursors only if `Statements` cannot run a statement."""
-        if self.keys is not None:
-            statements = _seal_all(self.keys, statements)
-        with self.connection.lock:
-            answers = self.connection.wait(self._statements.execute_together(statements))
-        if answers is not None:
-            return [answer.command_tuples or 0 for answer in answers]
-        return [max(0, cursor.rowcount) for cursor in self._execute_together(statements)]
-
-    async def fetch_together(
-        self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
-    ) -> Rows:
-        """See `Connection`. Uses a pipeline, and cursors only if `Statements` cannot run a statement.
-
-        With cursors, `after_commit` takes one more round trip.
-        """
-        contents, plain = statements[-1][0].contents, statements[-1][1]
-        if self.keys is not None:
-            statements = _seal_all(self.keys, statements)
-        work = self._statements.execute_together(statements, after_commit)
-        with self.connection.lock:
-            answers = self.connection.wait(work)
-        if answers is not None:
-            _note_places(contents, answers[-1])
-            rows = self._statements.rows(answers[-1])
-            return rows if contents is None else await self._opened(contents, rows, plain)
-        cursor = (self._execute_together(statements))[-1]
-        rows = cursor.fetchall()
-        _note_places(contents, cursor.pgresult)
-        _free_result(cursor)
-        if after_commit is not None:
-            with suppress(psycopg.Error):
-                self._execute_walled(*after_commit)
-        return rows if contents is None else await self._opened(contents, rows, plain)
-
-    async def fetch_readable(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
-        """See `Connection`."""
-        keys, (query, plain) = self.keys, statements[-1]
-        contents = query.contents
-        if keys is None or contents is None:
-            return await self.fetch_together(statements)
-        opening = partial(_open_result, contents, keys, self._statements, plain)
-        work = self._statements.execute_together(_seal_all(keys, statements), before_commit=opening)
-        with self.connection.lock:
-            answers = self.connection.wait(work)
-        if answers is not None:
-            rows: Rows = answers[-1]
-            return rows
-        async with self.transaction():
-            return await self.fetch_together(statements)
-
-    def _execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[psycopg.RawCursor[Any]]:
-        connection = self.connection
-        # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside the caller's transaction, use
-        # a savepoint. Otherwise an error would abort the caller's transaction.
-        begins = not self.is_in_transaction
-        framing = _RawCursor(connection)
-        cursors = []
-        sent: set[bytes] = set()
-        refused: psycopg.Error | None = None
-        try:
-            with nullcontext() if begins else connection.transaction():
-                try:
-                    with connection.pipeline() as pipeline:
-                        try:
-                            if begins:
-                                framing.execute(BEGIN, prepare=False)
-                            if self.tenant is not None:
-                                framing.execute(SETTING.text, [self.tenant], prepare=False)
-                            for query, parameters in statements:
-                                # A cursor holds only one result, so do not use a cursor twice in a pipeline.
-                                text = self._statements.form_of(query)
-                                if text in sent:
-                                    self._cursors.pop(text, None)
-                                sent.add(text)
-                                cursors.append(self._execute(query, parameters))
-                            if begins:
-                                framing.execute(COMMIT, prepare=False)
-                        except psycopg.Error as error:
-                            # Raise the error after the pipeline has ended. Otherwise psycopg would log a warning.
-                            refused = error
-                            with suppress(psycopg.Error):
-                                pipeline.sync()
-                except psycopg.Error as error:
-                    raise refused or error from None
-                if refused is not None:
-                    raise refused
-        except BaseException:
-            if begins and self.is_in_transaction:
-                # `rollback` also clears psycopg's list of prepared statements. The server may have skipped some of the
-                # statements.
-                connection.rollback()
-            raise
-        return cursors
-
-    async def is_good(self) -> bool:
-        """Return whether the connection works; close it if not. Takes a round trip only if there is unread data."""
-        if not self._statements.has_unread_data:
-            return True
-        try:
-            with self.connection.lock:
-                self.connection.wait(within(_PING_SECONDS, self._statements.ping()), _CHECK_SECONDS)
-        except psycopg.Error:
-            self.connection.pgconn.finish()
-            return False
-        return True
+    def _entered(self, block: Any) -> AbstractAsyncContextManager[Any]:
+        """Return a context manager of psycopg for `async with`."""
+        raise NotImplementedError
 
     async def give_way(self) -> None:
         """See `Connection`."""
+        raise NotImplementedError
 
     async def compute(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """See `Connection`."""
-        return function(*args, **kwargs)
-
-    async def script(self, text: str) -> None:
-        """See `Connection`."""
-        self.connection.cursor().execute(text.encode(), prepare=False)
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
-        """See `Connection`."""
-        begins = not self.is_in_transaction
-        with self.connection.transaction():
-            if begins:
-                self.connection.execute(_IDLE_TIMEOUT, prepare=False)
-            if self.tenant is None or self._names_tenant:
-                yield
-                return
-            self.name_tenant()
-            self._names_tenant = True
-            try:
-                yield
-            finally:
-                self._names_tenant = False
-
-
-def run_blocking(operation: Awaitable[T]) -> T:
-    """Run an operation on a blocking connection to its end. Raise `RuntimeError` if the operation suspends."""
-    coroutine: Coroutine[Any, Any, T] = operation  # type: ignore[assignment]
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    coroutine.close()
-    raise RuntimeError(f"an operation must await only its connection, but {coroutine!r} suspended")
-
-
-class AsyncConnection:
-    """An async psycopg connection for operations."""
-
-    __slots__ = ("_cursors", "_facts", "_names_tenant", "_statements", "connection", "keys")
-
-    def __init__(self, connection: AsyncPsycopgConnection) -> None:
-        self.connection = connection
-        self.keys: KeyRing | None = None
-        self._statements = Statements(connection)
-        # Whether this adapter is inside a transaction in which it has set the tenant.
-        self._names_tenant = False
-        self._facts = _Facts()
-        self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
+        raise NotImplementedError
 
     @property
     def max_text(self) -> str:
@@ -382,41 +137,67 @@ class AsyncConnection:
         """See `Connection`. Uses a cursor only if `Statements` cannot run the statement."""
         contents = query.contents
         if contents is not None and self.keys is not None:
-            parameters = await _seal_beside(contents, self.keys, parameters)
-        async with self.connection.lock:
-            answer = await self.connection.wait(self._statements.answer(query, parameters))
+            parameters = await self._sealed(contents, self.keys, parameters)
+        answer = await self._wait(self._statements.answer(query, parameters))
         if answer is not None:
             _note_places(contents, answer)
             rows = self._statements.rows(answer)
         else:
-            cursor = await self._execute_walled(query, parameters)
-            rows = await cursor.fetchall()
-            _note_places(contents, cursor.pgresult)
-            _free_result(cursor)
+            rows = await self._fetch_all(await self._execute_walled(query, parameters), contents)
         return rows if contents is None or not rows else await self._opened(contents, rows, parameters)
 
-    async def _opened(self, contents: Contents, rows: Rows, parameters: Parameters) -> Rows:
-        """Return rows with decrypted content. Large content is decrypted in a thread."""
-        if self.keys is not None:
-            if sum(map(_size_of, rows)) > HEAVY_BYTES:
-                return await beside(contents.open, self.keys, rows, parameters)
-            return contents.open(self.keys, rows, parameters)
-        await _refuse_encrypted(self, contents, rows)
+    async def _fetch_all(self, cursor: Any, contents: Contents | None) -> Rows:
+        """Return the rows of a cursor, and free its result."""
+        rows: Rows = await self._done(cursor.fetchall())
+        _note_places(contents, cursor.pgresult)
+        _free_result(cursor)
         return rows
+
+    async def _sealed(self, contents: Contents, keys: KeyRing, parameters: Parameters) -> Parameters:
+        """Return parameters with encrypted content. An event loop encrypts large content in a thread."""
+        if _size_of(parameters.values()) > HEAVY_BYTES:
+            return await self.compute(contents.seal, keys, parameters)
+        return contents.seal(keys, parameters)
+
+    async def _all_sealed(self, statements: Sequence[tuple[Query, Parameters]]) -> Sequence[tuple[Query, Parameters]]:
+        """Return statements with encrypted content, if there are keys."""
+        if self.keys is None:
+            return statements
+        if sum(_size_of(parameters.values()) for query, parameters in statements if query.contents) > HEAVY_BYTES:
+            return await self.compute(_seal_all, self.keys, statements)
+        return _seal_all(self.keys, statements)
+
+    async def _opened(self, contents: Contents, rows: Rows, parameters: Parameters) -> Rows:
+        """Return rows with decrypted content. An event loop decrypts large content in a thread."""
+        if self.keys is None:
+            await self._refuse_encrypted(contents, rows)
+            return rows
+        if sum(map(_size_of, rows)) > HEAVY_BYTES:
+            return await self.compute(contents.open, self.keys, rows, parameters)
+        return contents.open(self.keys, rows, parameters)
+
+    async def _refuse_encrypted(self, contents: Contents, rows: Rows) -> None:
+        """Raise `EncryptedError` if a program without keys reads encrypted text. Plain text costs no round trip."""
+        if ids := contents.key_ids(rows):
+            for row in await self.fetch(contents.keys_query, {"key_ids": [*ids]}):
+                raise EncryptedError(ids[row[0]])
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
         """See `Connection`. Uses a cursor only if `Statements` cannot run the statement."""
         if query.contents is not None and self.keys is not None:
-            parameters = await _seal_beside(query.contents, self.keys, parameters)
-        async with self.connection.lock:
-            answer = await self.connection.wait(self._statements.answer(query, parameters))
+            parameters = await self._sealed(query.contents, self.keys, parameters)
+        answer = await self._wait(self._statements.answer(query, parameters))
         if answer is not None:
             return answer.command_tuples or 0
-        async with self.connection.pipeline() if _is_in_pipeline(self.connection) else nullcontext():
+        # In the caller's pipeline, results arrive only with the next sync. The end of an inner pipeline is a sync.
+        is_in_pipeline = self.connection.pgconn.pipeline_status != PipelineStatus.OFF
+        async with self._entered(self.connection.pipeline() if is_in_pipeline else nullcontext()):
             cursor = await self._execute_walled(query, parameters)
-        return cursor.rowcount
+        affected: int = cursor.rowcount
+        return affected
 
-    async def _execute_walled(self, query: Query, parameters: Parameters) -> psycopg.AsyncRawCursor[Any]:
+    async def _execute_walled(self, query: Query, parameters: Parameters) -> Any:
+        """Run a statement with a cursor, in a transaction that sets the tenant, if any."""
         if self.tenant is None or self._names_tenant:
             return await self._execute(query, parameters)
         if not self.is_in_transaction:
@@ -425,43 +206,42 @@ class AsyncConnection:
         return await self._execute(query, parameters)
 
     async def name_tenant(self) -> None:
-        """Async twin of `BlockingConnection.name_tenant`."""
+        """Set the tenant in the open transaction, if there is a tenant."""
         if self.tenant is not None:
-            cursor = _AsyncRawCursor(self.connection)
-            _free_result(await cursor.execute(naming(self.tenant), prepare=False))
+            cursor = self._cursor(self.connection)
+            _free_result(await self._done(cursor.execute(naming(self.tenant), prepare=False)))
 
-    async def _execute(self, query: Query, parameters: Parameters) -> psycopg.AsyncRawCursor[Any]:
+    async def _execute(self, query: Query, parameters: Parameters) -> Any:
         _check_encoding(self.connection)
         text = self._statements.form_of(query)
         cursor = self._cursors.get(text)
         if cursor is None:
-            cursor = _AsyncRawCursor(self.connection, row_factory=tuple_row)
-            _keep_cursor(self._cursors, text, cursor)
+            if len(self._cursors) >= _MAX_CURSORS:
+                # Limit the memory of a connection that serves many schemas.
+                self._cursors.clear()
+            cursor = self._cursors[text] = self._cursor(self.connection, row_factory=tuple_row)
         prepare = False if query.is_planned_each_time or self._statements.is_outdated else None
-        return await cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
+        return await self._done(cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True))
 
     async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
         """See `Connection`."""
         if query.contents is not None and self.keys is not None:
-            parameters = await _seal_beside(query.contents, self.keys, parameters)
+            parameters = await self._sealed(query.contents, self.keys, parameters)
         try:
-            async with self.connection.lock:
-                work = within(seconds, self._statements.answer(query, parameters))
-                answer = await self.connection.wait(work, _CHECK_SECONDS)
+            answer = await self._wait(within(seconds, self._statements.answer(query, parameters)))
         except psycopg.OperationalError:
             # Close the connection, because the response to the abandoned statement may still arrive.
             self.connection.pgconn.finish()
             raise
         if answer is not None:
             return answer.command_tuples or 0
-        return (await self._execute_walled(query, parameters)).rowcount
+        affected: int = (await self._execute_walled(query, parameters)).rowcount
+        return affected
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """See `Connection`. Uses a pipeline, and cursors only if `Statements` cannot run a statement."""
-        if self.keys is not None:
-            statements = await _seal_all_beside(self.keys, statements)
-        async with self.connection.lock:
-            answers = await self.connection.wait(self._statements.execute_together(statements))
+        statements = await self._all_sealed(statements)
+        answers = await self._wait(self._statements.execute_together(statements))
         if answers is not None:
             return [answer.command_tuples or 0 for answer in answers]
         return [max(0, cursor.rowcount) for cursor in await self._execute_together(statements)]
@@ -474,22 +254,16 @@ class AsyncConnection:
         With cursors, `after_commit` takes one more round trip.
         """
         contents, plain = statements[-1][0].contents, statements[-1][1]
-        if self.keys is not None:
-            statements = await _seal_all_beside(self.keys, statements)
-        work = self._statements.execute_together(statements, after_commit)
-        async with self.connection.lock:
-            answers = await self.connection.wait(work)
+        statements = await self._all_sealed(statements)
+        answers = await self._wait(self._statements.execute_together(statements, after_commit))
         if answers is not None:
             _note_places(contents, answers[-1])
             rows = self._statements.rows(answers[-1])
-            return rows if contents is None else await self._opened(contents, rows, plain)
-        cursor = (await self._execute_together(statements))[-1]
-        rows = await cursor.fetchall()
-        _note_places(contents, cursor.pgresult)
-        _free_result(cursor)
-        if after_commit is not None:
-            with suppress(psycopg.Error):
-                await self._execute_walled(*after_commit)
+        else:
+            rows = await self._fetch_all((await self._execute_together(statements))[-1], contents)
+            if after_commit is not None:
+                with suppress(psycopg.Error):
+                    await self._execute_walled(*after_commit)
         return rows if contents is None else await self._opened(contents, rows, plain)
 
     async def fetch_readable(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
@@ -499,33 +273,32 @@ class AsyncConnection:
         if keys is None or contents is None:
             return await self.fetch_together(statements)
         opening = partial(_open_result, contents, keys, self._statements, plain)
-        work = self._statements.execute_together(_seal_all(keys, statements), before_commit=opening)
-        async with self.connection.lock:
-            answers = await self.connection.wait(work)
+        sealed = await self._all_sealed(statements)
+        answers = await self._wait(self._statements.execute_together(sealed, before_commit=opening))
         if answers is not None:
             rows: Rows = answers[-1]
             return rows
         async with self.transaction():
             return await self.fetch_together(statements)
 
-    async def _execute_together(
-        self, statements: Sequence[tuple[Query, Parameters]]
-    ) -> list[psycopg.AsyncRawCursor[Any]]:
+    async def _execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[Any]:
         connection = self.connection
+        # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside the caller's transaction, use
+        # a savepoint. Otherwise an error would abort the caller's transaction.
         begins = not self.is_in_transaction
-        framing = _AsyncRawCursor(connection)
+        framing = self._cursor(connection)
         cursors = []
         sent: set[bytes] = set()
         refused: psycopg.Error | None = None
         try:
-            async with nullcontext() if begins else connection.transaction():
+            async with self._entered(nullcontext() if begins else connection.transaction()):
                 try:
-                    async with connection.pipeline() as pipeline:
+                    async with self._entered(connection.pipeline()) as pipeline:
                         try:
                             if begins:
-                                await framing.execute(BEGIN, prepare=False)
+                                await self._done(framing.execute(BEGIN, prepare=False))
                             if self.tenant is not None:
-                                await framing.execute(SETTING.text, [self.tenant], prepare=False)
+                                await self._done(framing.execute(SETTING.text, [self.tenant], prepare=False))
                             for query, parameters in statements:
                                 # A cursor holds only one result, so do not use a cursor twice in a pipeline.
                                 text = self._statements.form_of(query)
@@ -534,33 +307,103 @@ class AsyncConnection:
                                 sent.add(text)
                                 cursors.append(await self._execute(query, parameters))
                             if begins:
-                                await framing.execute(COMMIT, prepare=False)
+                                await self._done(framing.execute(COMMIT, prepare=False))
                         except psycopg.Error as error:
                             # Raise the error after the pipeline has ended. Otherwise psycopg would log a warning.
                             refused = error
                             with suppress(psycopg.Error):
-                                await pipeline.sync()
+                                await self._done(pipeline.sync())
                 except psycopg.Error as error:
                     raise refused or error from None
                 if refused is not None:
                     raise refused
         except BaseException:
             if begins and self.is_in_transaction:
-                await connection.rollback()
+                # `rollback` also clears psycopg's list of prepared statements. The server may have skipped some of the
+                # statements.
+                await self._done(connection.rollback())
             raise
         return cursors
 
     async def is_good(self) -> bool:
-        """Async twin of `BlockingConnection.is_good`."""
+        """Return whether the connection works; close it if not. Takes a round trip only if there is unread data."""
         if not self._statements.has_unread_data:
             return True
         try:
-            async with self.connection.lock:
-                await self.connection.wait(within(_PING_SECONDS, self._statements.ping()), _CHECK_SECONDS)
+            await self._wait(within(_PING_SECONDS, self._statements.ping()))
         except psycopg.Error:
             self.connection.pgconn.finish()
             return False
         return True
+
+    async def script(self, text: str) -> None:
+        """See `Connection`."""
+        await self._done(self.connection.cursor().execute(text.encode(), prepare=False))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """See `Connection`."""
+        begins = not self.is_in_transaction
+        async with self._entered(self.connection.transaction()):
+            if begins:
+                await self._done(self.connection.execute(_IDLE_TIMEOUT, prepare=False))
+            if self.tenant is None or self._names_tenant:
+                yield
+                return
+            await self.name_tenant()
+            self._names_tenant = True
+            try:
+                yield
+            finally:
+                self._names_tenant = False
+
+
+class BlockingConnection(_Adapter):
+    """A blocking psycopg connection for operations. Its coroutines never suspend."""
+
+    __slots__ = ()
+
+    connection: PsycopgConnection
+    _cursor = _RawCursor
+
+    async def _wait(self, work: Generator[Any, Any, T]) -> T:
+        with self.connection.lock:
+            return self.connection.wait(work, _CHECK_SECONDS)
+
+    async def _done(self, result: Any) -> Any:
+        return result
+
+    @asynccontextmanager
+    async def _entered(self, block: Any) -> AsyncIterator[Any]:
+        with block as entered:
+            yield entered
+
+    async def give_way(self) -> None:
+        """See `Connection`."""
+
+    async def compute(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """See `Connection`."""
+        return function(*args, **kwargs)
+
+
+class AsyncConnection(_Adapter):
+    """An async psycopg connection for operations."""
+
+    __slots__ = ()
+
+    connection: AsyncPsycopgConnection
+    _cursor = _AsyncRawCursor
+
+    async def _wait(self, work: Generator[Any, Any, T]) -> T:
+        async with self.connection.lock:
+            return await self.connection.wait(work, _CHECK_SECONDS)
+
+    async def _done(self, result: Any) -> Any:
+        return await result
+
+    def _entered(self, block: Any) -> AbstractAsyncContextManager[Any]:
+        entered: AbstractAsyncContextManager[Any] = block
+        return entered
 
     async def give_way(self) -> None:
         """See `Connection`."""
@@ -571,26 +414,17 @@ class AsyncConnection:
         """See `Connection`."""
         return await beside(function, *args, **kwargs)
 
-    async def script(self, text: str) -> None:
-        """See `Connection`."""
-        await self.connection.cursor().execute(text.encode(), prepare=False)
 
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
-        """See `Connection`."""
-        begins = not self.is_in_transaction
-        async with self.connection.transaction():
-            if begins:
-                await self.connection.execute(_IDLE_TIMEOUT, prepare=False)
-            if self.tenant is None or self._names_tenant:
-                yield
-                return
-            await self.name_tenant()
-            self._names_tenant = True
-            try:
-                yield
-            finally:
-                self._names_tenant = False
+def run_blocking(operation: Awaitable[T]) -> T:
+    """Run an operation on a blocking connection to its end. Raise `RuntimeError` if the operation suspends."""
+    coroutine: Coroutine[Any, Any, T] = operation  # type: ignore[assignment]
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"an operation must await only its connection, but {coroutine!r} suspended")
 
 
 def adapter_of(connection: Any, kind: type[T]) -> T:
@@ -627,29 +461,6 @@ def _seal_all(keys: KeyRing, statements: Sequence[tuple[Query, Parameters]]) -> 
     ]
 
 
-async def _seal_beside(contents: Contents, keys: KeyRing, parameters: Parameters) -> Parameters:
-    """Async twin of `Contents.seal`. Large content is encrypted in a thread."""
-    if _size_of(parameters.values()) > HEAVY_BYTES:
-        return await beside(contents.seal, keys, parameters)
-    return contents.seal(keys, parameters)
-
-
-async def _seal_all_beside(
-    keys: KeyRing, statements: Sequence[tuple[Query, Parameters]]
-) -> list[tuple[Query, Parameters]]:
-    """Async twin of `_seal_all`. Large content is encrypted in a thread."""
-    if sum(_size_of(parameters.values()) for query, parameters in statements if query.contents) > HEAVY_BYTES:
-        return await beside(_seal_all, keys, statements)
-    return _seal_all(keys, statements)
-
-
-async def _refuse_encrypted(db: BlockingConnection | AsyncConnection, contents: Contents, rows: Rows) -> None:
-    """Raise `EncryptedError` if a program without keys reads encrypted text. Plain text costs no round trip."""
-    if ids := contents.key_ids(rows):
-        for row in await db.fetch(contents.keys_query, {"key_ids": [*ids]}):
-            raise EncryptedError(ids[row[0]])
-
-
 def _size_of(values: Iterable[Any]) -> int:
     """Return the number of bytes of the strings among some values."""
     return sum(len(value) for value in values if isinstance(value, str | bytes))
@@ -677,13 +488,6 @@ def _max_text_of(connection: PsycopgConnection | AsyncPsycopgConnection) -> str:
     return MAX_TEXT
 
 
-def _keep_cursor(cursors: dict[bytes, T], text: bytes, cursor: T) -> None:
-    # Limit the memory of a connection that serves many schemas.
-    if len(cursors) >= _MAX_CURSORS:
-        cursors.clear()
-    cursors[text] = cursor
-
-
 def _free_result(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
     # Without this, the cursor would keep its last result in memory, such as a large state.
     if cursor.pgresult is not None:
@@ -705,8 +509,3 @@ def _arguments(query: Query, parameters: Parameters) -> list[Any]:
 def is_idle(connection: PsycopgConnection | AsyncPsycopgConnection) -> bool:
     """Return whether no transaction is open on a connection."""
     return connection.pgconn.transaction_status == IDLE
-
-
-def _is_in_pipeline(connection: PsycopgConnection | AsyncPsycopgConnection) -> bool:
-    """Return whether the caller has put a connection into pipeline mode."""
-    return connection.pgconn.pipeline_status != PipelineStatus.OFF

@@ -507,7 +507,7 @@ class Database(_Connected):
             try:
                 with db.connection.transaction():
                     run_blocking(self._walled(_nothing)(db))
-                    db.name_tenant()
+                    run_blocking(db.name_tenant())
                     try:
                         with _lending(self._lock):
                             yield db.connection, db
