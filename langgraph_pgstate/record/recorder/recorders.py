@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, suppress
@@ -184,7 +185,8 @@ class Recorder(_RecorderBase):
 
         The journal is read at most once a second. Errors are not raised, and the rows are tried again.
         """
-        run_blocking(self._writer.recover_if_due())
+        if time.monotonic() >= self._writer.recovers_at:
+            run_blocking(self._writer.recover_again())
         if self._queue.has_news:
             with suppress(PGStateError):
                 self.flush()
@@ -391,7 +393,8 @@ class AsyncRecorder(_RecorderBase):
 
     async def catch_up(self) -> None:
         """Async twin of `Recorder.catch_up`."""
-        await self._writer.recover_if_due()
+        if time.monotonic() >= self._writer.recovers_at:
+            await self._writer.recover_again()
         if self._queue.has_news:
             with suppress(PGStateError):
                 await self.flush()

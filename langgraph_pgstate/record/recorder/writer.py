@@ -28,12 +28,16 @@ _CLOCK_SECONDS = 60.0
 
 
 class Writer:
-    """A writer of the rows of a queue, and of journal entries that dead processes left."""
+    """A writer of the rows of a queue, and of journal entries that dead processes left.
+
+    Attributes:
+        recovers_at: The monotonic time from which a reader calls `recover_again`.
+    """
 
     def __init__(self, runner: Runner, queries: Queries, queue: WriteQueue) -> None:
         self._runner, self._queries = runner, queries
         self._queue = queue
-        self._clock_at = self._recovered_at = float("-inf")
+        self._clock_at = self.recovers_at = float("-inf")
 
     async def learn_clock(self) -> None:
         """Read the database's clock, and set the `clock_offset` of the queue."""
@@ -89,14 +93,12 @@ class Writer:
         own = self._queue.own_runs()
         return await self._runner.run(journal.recover, self._queries, seconds, is_known_dead, own)
 
-    async def recover_if_due(self) -> None:
-        """Move the journal entries that have no writer, at most once a second. Errors are ignored."""
-        now, before = time.monotonic(), self._recovered_at
-        if now - before < _STUCK_SECONDS:
-            return
-        self._recovered_at = now
+    async def recover_again(self) -> None:
+        """Move the journal entries that have no writer. Errors are ignored."""
+        is_first = self.recovers_at < 0
+        self.recovers_at = time.monotonic() + _STUCK_SECONDS
         with suppress(PGStateError):
-            await self.recover(0.0 if before < 0 else _STUCK_SECONDS)
+            await self.recover(0.0 if is_first else _STUCK_SECONDS)
 
     def _log(self, error: PGStateError) -> None:
         _log.warning("%d spans and events are not written yet: %s", self._queue.waiting, error)
