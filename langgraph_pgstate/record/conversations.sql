@@ -37,7 +37,8 @@ FROM /*schema*/messages
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: infer_thread_status
--- Set the status of a thread without recorded runs to the status that follows from its newest checkpoint.
+-- Set the status of a thread without recorded runs to the status that follows from its newest checkpoint. An archived
+-- thread keeps its status.
 UPDATE /*schema*/threads AS t SET status = found.status
 FROM (
     SELECT CASE WHEN bool_or(w.idx = -3) THEN 'interrupted' WHEN bool_or(w.idx = -1) THEN 'error' ELSE 'idle' END AS status
@@ -52,5 +53,5 @@ FROM (
             AND d.task_id = w.task_id AND d.idx >= 0
     )
 ) AS found
-WHERE t.thread_id = :thread_id AND t.status <> found.status
+WHERE t.thread_id = :thread_id AND t.archived_at IS NULL AND t.status <> found.status
     AND NOT EXISTS (SELECT 1 FROM /*schema*/runs r WHERE r.thread_id = :thread_id);

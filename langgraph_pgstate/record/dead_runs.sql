@@ -12,9 +12,10 @@ WHERE status = 'running' AND (thread_id, run_id) > (:cursor_thread_id::text, :cu
 ORDER BY thread_id, run_id LIMIT :page_size;
 
 -- name: find_wrongly_busy
--- Return a page of the threads that are `busy` although no run is running or in the queue, after a cursor.
+-- Return a page of the threads that are `busy` although no run is running or in the queue, after a cursor. Leave out
+-- archived threads.
 SELECT t.thread_id FROM /*schema*/threads t
-WHERE t.status = 'busy' AND t.thread_id > :cursor_thread::text
+WHERE t.status = 'busy' AND t.archived_at IS NULL AND t.thread_id > :cursor_thread::text
     AND NOT EXISTS (
         SELECT 1 FROM /*schema*/runs r WHERE r.thread_id = t.thread_id AND r.status IN ('running', 'pending')
     )

@@ -100,6 +100,21 @@ def test_it_comes_back_as_it_was(state: PGState, dsn: str, schema: str, url: str
     assert len(bookings) == calls
 
 
+@pytest.mark.parametrize("status", ["interrupted", "busy"])
+def test_a_stub_keeps_its_status(
+    status: str, state: PGState, connection: psycopg.Connection, schema: str, url: str
+) -> None:
+    """Its checkpoints and runs, from which a status follows, are not in the tables."""
+    state.threads.create("t")
+    connection.execute(f"UPDATE {schema}.threads SET status = %s".encode(), [status])
+    state.archive.put(["t"], to=url, idle_for=NOW)
+    state.backfill()
+    state.maintain()
+    assert state.threads.get("t").status == status  # type: ignore[union-attr]
+    state.archive.restore(["t"])
+    assert state.threads.get("t").status == status  # type: ignore[union-attr]
+
+
 @pytest.mark.slow
 def test_a_stub_is_found_and_says_what_it_is(state: PGState, url: str) -> None:
     graph = make_rich_thread(state, "t")
