@@ -269,6 +269,10 @@ class PGStateStore:
                 raise ConflictError(f"thread {self._thread_id!r} was pruned or written during the copy: copy it again")
         if portion.plans:
             await self._send_checkpoints(key, portion, new)
+        elif portion.writes:
+            # An archived thread with rows of its archive could not be restored.
+            await self.db.fetch(self._queries.lock_threads_for_no_key_update, {"thread_ids": [self._thread_id]})
+            await refuse_archived(self.db, self._queries, self._thread_id)
         if portion.gone:
             gone = [list(column) for column in zip(*portion.gone, strict=True)]
             columns = dict(zip(("checkpoint_ids", "task_ids", "idxs"), gone, strict=True))

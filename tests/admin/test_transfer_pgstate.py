@@ -104,9 +104,12 @@ def test_a_thread_that_is_deleted_while_it_is_compared_is_no_damage(
     assert_same_answers(old, saver, "chat")
 
 
-@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@pytest.mark.parametrize(
+    ("when", "news"), [("before", "checkpoints"), ("meanwhile", "checkpoints"), ("meanwhile", "writes")]
+)
 def test_nothing_is_imported_into_a_thread_that_is_archived(
     when: str,
+    news: str,
     old: PostgresSaver,
     saver: PGStateSaver,
     bring: Any,
@@ -120,7 +123,10 @@ def test_nothing_is_imported_into_a_thread_that_is_archived(
     talk(old, "chat", 2)
     talk(old, "dialog", 1)
     bring(thread_ids=["chat"])
-    talk(old, "chat", 1, start=3)
+    if news == "checkpoints":
+        talk(old, "chat", 1, start=3)
+    else:
+        old.put_writes(old.get_tuple(config_of("chat")).config, [("messages", "one more")], "task")  # type: ignore[union-attr]
     with PGState.open(dsn, schema=schema) as state:
         pending = [lambda: state.archive.put(["chat"], to=f"file://{tmp_path}", idle_for=timedelta(0))]
 
