@@ -17,9 +17,7 @@ from langgraph_pgstate.db.protocol import Connection, Row
 from langgraph_pgstate.errors import (
     AlreadyAnsweredError,
     ConfigurationError,
-    MissingKeysError,
     NotFoundError,
-    PGStateError,
     StaleHeadError,
     ThreadBusyError,
 )
@@ -218,55 +216,52 @@ async def answer_by_default(
     """Give a run's default answer to the interrupts that were not answered in time. Return the answers given.
 
     Like `answer`, this enqueues runs that resume the thread. One transaction; safe to repeat and to run concurrently. A
-    locked thread is skipped. An answer that cannot be read is tried again after an hour.
+    locked thread is skipped.
 
     Raises:
-        PGStateError: If the interrupts or the answer cannot be read.
+        PGStateError: If the interrupts or the answer cannot be read, or their data keys not loaded. The caller then
+            calls `postpone_default`.
     """
     key = {"thread_id": thread_id, "run_id": run_id}
-    try:
-        async with db.transaction():
-            if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
-                return []
-            rows = await db.fetch(queries.get_default_answer, key)
-            if not rows:
-                return []
-            data, options, now, is_interrupted = rows[0]
-            where = f"run {run_id!r} of thread {thread_id!r}"
-            after = timedelta(seconds=read_options(options, where)["answer_after"])
-            interrupted = await read_interrupted(db, queries, codec, thread_id)
-            asked = []
-            # A run that was retried sets the time again if it is interrupted again. A cancelled run gets no answer.
-            if interrupted is not None and is_interrupted:
-                asked = [one for one in interrupted.open_interrupts if one.run_id == run_id]
-            value = read_field(codec, data, "default_answer", where)
-            given = []
-            earliest = now
-            for interrupt in asked:
-                if interrupted is None or interrupt.error is not None or interrupt.asked_at + after > now:
-                    continue
-                request = request_answer(codec, value, None, interrupt.interrupt_id, is_default=True)
-                if await _other_run(db, queries, interrupted.place, interrupt) is not None:
-                    # If the other run does not answer the interrupt, a later call does.
-                    earliest = now + _BUSY_AGAIN
-                    continue
-                if await _put_answer(db, queries, codec, interrupted.place, interrupt, request):
-                    place = (*interrupted.place, interrupt.interrupt_id)
-                    given.append(Answer(*place, value, None, now, True, request.answer_id))
-            # After an answer, set no later time for this run. A new run resumes, and raises the unanswered interrupts
-            # again.
-            times = (max(earliest, one.asked_at + after) for one in asked if one.error is None)
-            later = None if given else min(times, default=None)
-            await db.execute(queries.set_answer_at, {**key, "answer_at": later})
-    except MissingKeysError:
-        # The caller loads the keys, and repeats the operation.
-        raise
-    except PGStateError:
+    async with db.transaction():
+        if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
+            return []
         rows = await db.fetch(queries.get_default_answer, key)
-        if rows:
-            await db.execute(queries.set_answer_at, {**key, "answer_at": rows[0][2] + _DEFAULT_AGAIN})
-        raise
+        if not rows:
+            return []
+        data, options, now, is_interrupted = rows[0]
+        where = f"run {run_id!r} of thread {thread_id!r}"
+        after = timedelta(seconds=read_options(options, where)["answer_after"])
+        interrupted = await read_interrupted(db, queries, codec, thread_id)
+        asked = []
+        # A run that was retried sets the time again if it is interrupted again. A cancelled run gets no answer.
+        if interrupted is not None and is_interrupted:
+            asked = [one for one in interrupted.open_interrupts if one.run_id == run_id]
+        value = read_field(codec, data, "default_answer", where)
+        given = []
+        earliest = now
+        for interrupt in asked:
+            if interrupted is None or interrupt.error is not None or interrupt.asked_at + after > now:
+                continue
+            request = request_answer(codec, value, None, interrupt.interrupt_id, is_default=True)
+            if await _other_run(db, queries, interrupted.place, interrupt) is not None:
+                # If the other run does not answer the interrupt, a later call does.
+                earliest = now + _BUSY_AGAIN
+                continue
+            if await _put_answer(db, queries, codec, interrupted.place, interrupt, request):
+                place = (*interrupted.place, interrupt.interrupt_id)
+                given.append(Answer(*place, value, None, now, True, request.answer_id))
+        # After an answer, set no later time for this run. A new run resumes, and raises the unanswered interrupts
+        # again.
+        times = (max(earliest, one.asked_at + after) for one in asked if one.error is None)
+        later = None if given else min(times, default=None)
+        await db.execute(queries.set_answer_at, {**key, "answer_at": later})
     return given
+
+
+async def postpone_default(db: Connection, queries: Queries, thread_id: str, run_id: str) -> None:
+    """Try a due default answer, which cannot be given now, again after an hour. One statement."""
+    await db.execute(queries.postpone_answer, {"thread_id": thread_id, "run_id": run_id, "time": _DEFAULT_AGAIN})
 
 
 async def _put_answer(

@@ -82,6 +82,11 @@ SELECT d.data, d.options::text, now(), EXISTS (
 FROM /*schema*/run_requests d
 WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND d.answer_at <= now();
 
+-- name: postpone_answer
+-- Postpone the due default answer of a run.
+UPDATE /*schema*/run_requests SET answer_at = now() + :time::interval
+WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND answer_at <= now();
+
 -- name: set_answer_at
 -- Set the time at which the interrupts of a run get its default answer.
 UPDATE /*schema*/run_requests SET answer_at = :answer_at::timestamptz

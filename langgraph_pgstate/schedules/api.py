@@ -234,7 +234,9 @@ class AsyncSchedules:
             try:
                 fired = await self._database.run(firing.fire, self._queries, self._runs.encoder.codec, name)
             except PGStateError as error:
-                if not is_locked(error) and not firing.is_of_schedule(error):
+                if firing.is_of_schedule(error):
+                    await self._database.run(firing.set_error, self._queries, name, str(error))
+                elif not is_locked(error):
                     raise
             else:
                 found = (*found, *fired)

@@ -27,21 +27,23 @@ _RUN_IDS: Final = uuid5(NAMESPACE_URL, "langgraph-pgstate:schedules")
 
 
 async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[str]:
-    """Return schedules whose next tick has come, the longest due first. One round trip, or several.
+    """Return schedules whose next tick has come, the longest due first, but those with an error last.
+
+    One round trip, or several.
 
     Skip schedules whose ticks this machine cannot compute. Such schedules stay due, and could fill each page.
     """
     found: list[str] = []
-    at, last = FIRST, ""
+    failed, at, last = False, FIRST, ""
     while True:
-        page = {"cursor_at": at, "cursor_name": last, "page_size": limit}
+        page = {"cursor_failed": failed, "cursor_at": at, "cursor_name": last, "page_size": limit}
         rows = await db.fetch(queries.find_due_schedules, page)
-        for _, name, cron, timezone, error in rows:
+        for _, _, name, cron, timezone, error in rows:
             if error is None or not _is_known_to_fail(cron, timezone, error):
                 found.append(name)
         if len(rows) < limit or len(found) >= limit:
             return found[:limit]
-        at, last = rows[-1][:2]
+        failed, at, last = rows[-1][:3]
 
 
 def _is_known_to_fail(cron: str, timezone: str, last_error: str) -> bool:
@@ -62,22 +64,8 @@ async def fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -
     Raises:
         ConfigurationError: If this machine cannot compute the ticks. The schedule stays due for other machines.
         EncryptionError: If the schedule cannot be decrypted. The schedule stays due. Also if a master key does not
-            respond.
+            respond. The caller then calls `set_error`.
     """
-    try:
-        return await _fire(db, queries, codec, name)
-    except PGStateError as error:
-        if is_of_schedule(error):
-            await db.execute(queries.set_schedule_error, {"name": name, "error": str(error)})
-        raise
-
-
-def is_of_schedule(error: PGStateError) -> bool:
-    """Return whether `fire` failed because of the schedule itself, so that other schedules can be fired."""
-    return isinstance(error, ConfigurationError | EncryptionError) and not error.retryable
-
-
-async def _fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -> list[EnqueuedRun]:
     is_callers = db.is_in_transaction
     async with db.transaction():
         if not is_callers:
@@ -117,6 +105,16 @@ async def _fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) 
         if runs:
             await notify(db, queries)
     return runs
+
+
+def is_of_schedule(error: PGStateError) -> bool:
+    """Return whether `fire` failed because of the schedule itself, so that other schedules can be fired."""
+    return isinstance(error, ConfigurationError | EncryptionError) and not error.retryable
+
+
+async def set_error(db: Connection, queries: Queries, name: str, error: str) -> None:
+    """Store the reason why `fire` has failed because of the schedule itself. The schedule stays due. One statement."""
+    await db.execute(queries.set_schedule_error, {"name": name, "error": error})
 
 
 async def trigger(

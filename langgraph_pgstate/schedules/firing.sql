@@ -6,10 +6,12 @@ SELECT s.queue, s.thread_id, s.timezone, s.options::text, s.data, s.metadata, s.
 FROM /*schema*/schedules s WHERE s.name = :name::text;
 
 -- name: find_due_schedules
--- Return a page of the schedules whose next tick has come, the longest due first, after a cursor.
-SELECT s.next_at::text, s.name, s.cron, s.timezone, s.last_error FROM /*schema*/schedules s
-WHERE s.next_at <= now() AND (s.next_at, s.name) > (:cursor_at::timestamptz, :cursor_name::text)
-ORDER BY s.next_at, s.name LIMIT :page_size;
+-- Return a page of the schedules whose next tick has come, after a cursor: those with an error last, so that they do not
+-- fill the page, otherwise the longest due first.
+SELECT s.last_error IS NOT NULL, s.next_at::text, s.name, s.cron, s.timezone, s.last_error FROM /*schema*/schedules s
+WHERE s.next_at <= now() AND (s.last_error IS NOT NULL, s.next_at, s.name)
+    > (:cursor_failed::boolean, :cursor_at::timestamptz, :cursor_name::text)
+ORDER BY s.last_error IS NOT NULL, s.next_at, s.name LIMIT :page_size;
 
 -- name: lock_due_schedule
 -- Lock a schedule whose next tick has come. A locked schedule is skipped. Return the schedule and the current time.

@@ -123,12 +123,21 @@ class Sweeps:
     def _fire(self) -> None:
         """Enqueue runs of schedules that are due."""
         due = self._database.run(firing.find_due, self._queries, _BACKLOG)
-        self._do_each(firing.fire, [(name,) for name in due])
+
+        def failed(error: Exception, name: str) -> None:
+            if isinstance(error, PGStateError) and firing.is_of_schedule(error):
+                self._database.run(firing.set_error, self._queries, name, str(error))
+
+        self._do_each(firing.fire, [(name,) for name in due], failed)
 
     def _answer_by_default(self) -> None:
         """Give default answers to interrupts that were not answered in time."""
         due = self._database.run(answers.find_due_defaults, self._queries, self._graphs, _BACKLOG)
-        self._do_each(answers.answer_by_default, due)
+
+        def failed(error: Exception, *key: str) -> None:
+            self._database.run(answers.postpone_default, self._queries, *key)
+
+        self._do_each(answers.answer_by_default, due, failed)
 
     def _delete_deleted(self) -> None:
         """Delete the rows of runs that have deleted their threads, until the sweep's time is over."""
@@ -147,8 +156,12 @@ class Sweeps:
         while self._database.run(items.sweep_some, self._queries) and time.monotonic() <= until:
             pass
 
-    def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:
-        """Call an operation for each key, until the sweep's time is over. Failures are logged and skipped."""
+    def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]], failed: Callable[..., None]) -> None:
+        """Call an operation for each key, until the sweep's time is over.
+
+        Failures are logged and skipped. After a failure that is not a lock, `failed` is called with the error and the
+        key, so that rows which cannot be processed do not fill the next page.
+        """
         until = time.monotonic() + self._turn_seconds
         for key in keys:
             try:
@@ -156,8 +169,10 @@ class Sweeps:
             except Exception as error:
                 if not is_locked(error) and not is_of_one_row(error):
                     raise
-                if not is_locked(error) and key not in self._warned:
-                    self._warned.add(key)
-                    log.warning("%s of %s failed: %r", operation.__name__, " ".join(key), error)
+                if not is_locked(error):
+                    failed(error, *key)
+                    if key not in self._warned:
+                        self._warned.add(key)
+                        log.warning("%s of %s failed: %r", operation.__name__, " ".join(key), error)
             if time.monotonic() > until:
                 break

@@ -744,6 +744,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "schedules.firing.trigger": lambda bench: (bench.codec, bench.scheduled(), "run"),
     "schedules.firing.find_due": lambda bench: (),
     "schedules.firing.fire": lambda bench: (bench.codec, bench.scheduled()),
+    "schedules.firing.set_error": lambda bench: (bench.scheduled(), "no"),
     "schema.setup.get_status": lambda bench: (),
     "schema.setup.setup": lambda bench: (),
     "schema.setup.check_version": lambda bench: (),
@@ -793,6 +794,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     ),
     "interrupts.answers.find_due_defaults": lambda bench: (["graph"],),
     "interrupts.answers.answer_by_default": lambda bench: (bench.codec, bench.asked(), "run"),
+    "interrupts.answers.postpone_default": lambda bench: (bench.asked(), "run"),
     "checkpoints.getting.get_good_ancestor": lambda bench: (
         bench.codec,
         bench.address,

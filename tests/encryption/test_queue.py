@@ -39,8 +39,11 @@ from langgraph_pgstate.interrupts import answers
 from langgraph_pgstate.runs import RunHandle, claiming, ending, streams
 from langgraph_pgstate.runs.cursors import Cursor
 from langgraph_pgstate.runs.types import Wanted
+from langgraph_pgstate.schedules import firing
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.worker import Worker
+from langgraph_pgstate.worker.settings import WorkerSettings
+from langgraph_pgstate.worker.sweeps import Sweeps
 from tests.encryption.test_secrets import all_rows
 from tests.runs.test_webhooks import HERE, SECRET, Receiver, receiving
 
@@ -289,26 +292,51 @@ def test_a_webhook_that_does_not_decrypt_keeps_no_other_from_being_delivered(
     assert found == [("error_message", "DecryptionError"), ("metadata", "DecryptionError")]
 
 
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (
+            "UPDATE {0}.schedules SET data = (SELECT o.data FROM {0}.schedules o WHERE o.name = 'good')"
+            " WHERE name = 'bad'",
+            "does not decrypt",
+        ),
+        ("UPDATE {0}.data_keys SET master_id = 'gone' WHERE NOT is_current", "cannot be used"),
+    ],
+)
 def test_a_schedule_that_does_not_decrypt_keeps_no_other_from_being_fired(
-    opened: Any, schema: str, connection: psycopg.Connection
+    damage: str, why: str, opened: Any, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In an application without a worker."""
-    with opened(encryption=Encryption(MASTER)) as state:
-        for name in ("bad", "good"):
+    """In an application without a worker, and although it is due for longer and fills a page."""
+    monkeypatch.setattr(firing.find_due, "__defaults__", (1,))
+    for name in ("bad", "good"):
+        with opened(encryption=Encryption(MASTER)) as state:
+            connection.execute(f'UPDATE "{schema}".data_keys SET is_current = false'.encode())
             state.schedules.put(name, "agent", {"text": name}, cron="0 0 1 1 *", thread_id=name)
-        for change in (
-            "next_at = now() - interval '1 second'",
-            "data = (SELECT o.data FROM {}.schedules o WHERE o.name = 'good') WHERE name = 'bad'",
-        ):
-            connection.execute(f"UPDATE {{}}.schedules SET {change}".replace("{}", f'"{schema}"').encode())
-        assert [run.thread_id for run in state.schedules.fire()] == ["good"]
-        assert "does not decrypt" in (state.schedules.get("bad").last_error or "")
-
-
-def test_a_default_answer_is_an_event_and_one_that_does_not_decrypt_is_tried_again_later(
-    opened: Any, schema: str, connection: psycopg.Connection
-) -> None:
+    due = "UPDATE {0}.schedules SET next_at = now() - CASE name WHEN 'bad' THEN interval '2 s' ELSE interval '1 s' END"
+    for change in (due, damage):
+        connection.execute(change.format(f'"{schema}"').encode())
     with opened(encryption=Encryption(MASTER)) as state:
+        assert not state.schedules.fire()
+        assert [run.thread_id for run in state.schedules.fire()] == ["good"]
+    (error,) = connection.execute(f"SELECT last_error FROM \"{schema}\".schedules WHERE name = 'bad'").fetchone() or ()
+    assert why in error
+
+
+@pytest.mark.parametrize("is_denied", [False, True])
+def test_a_default_answer_is_an_event_and_one_that_does_not_decrypt_is_tried_again_later(
+    is_denied: bool, opened: Any, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not fill the page of a sweep, although it is due for longer."""
+    monkeypatch.setattr("langgraph_pgstate.worker.sweeps._BACKLOG", 1)
+    known = queries(schema)
+
+    def unwrap(wrapped: bytes, context: Any) -> bytes:
+        if is_denied and context["scope"] == "thread:bad":
+            raise KeyUnavailableError("own", "access is denied", retryable=False)
+        return MASTER.unwrap(wrapped, context)
+
+    master = CallableMasterKey("own", MASTER.wrap, unwrap)
+    with opened(encryption=Encryption(CallableMasterKey("own", MASTER.wrap, MASTER.unwrap), scope="thread")) as state:
         saver = state.saver
         for name in ("bad", "good"):
             default = DefaultAnswer("yes", after=timedelta(milliseconds=1))
@@ -316,20 +344,24 @@ def test_a_default_answer_is_an_event_and_one_that_does_not_decrypt_is_tried_aga
             config = saver.put(*put_arguments(config_of(name), 0))
             saver.put_writes(config, [("__interrupt__", [Interrupt("Book it?", id=name)])], "task")
         connection.execute(f'UPDATE "{schema}".writes SET run_id = thread_id'.encode())
-        known = queries(schema)
         claimed = state._database.run(claiming.claim, known, "w", "default", ["agent"], 5, 10.0)
         for run in claimed.runs:
             assert state._database.run(ending.finish, known, run.key, "interrupted")
+    if not is_denied:
         name = f'"{schema}".run_requests'
         connection.execute(
             f"UPDATE {name} SET data = (SELECT data FROM {name} WHERE run_id = 'good') WHERE run_id = 'bad'".encode()
         )
-        (given,) = state._database.run(answers.answer_by_default, known, state._codec, "good", "good")
+    due = f"""UPDATE "{schema}".run_requests SET answer_at = now() - interval '1 hour' WHERE run_id = 'bad'"""
+    connection.execute(due.encode())
+    with opened(encryption=Encryption(master, scope="thread")) as state:
+        sweeps = Sweeps(state._database, known, state._codec, ["agent"], WorkerSettings(), 60.0, adopts=False)
+        for _ in range(2):
+            sweeps._answer_by_default()
+        (given,) = state.interrupts.answers("good")
         assert given.is_default
         assert [event.payload["is_default"] for event in state.events.list("good", kind="answer").items] == [True]
-        with pytest.raises(DecryptionError):
-            state._database.run(answers.answer_by_default, known, state._codec, "bad", "bad")
-    later = f"SELECT answer_at > now() + interval '50 minutes' FROM {name} WHERE run_id = 'bad'"
+    later = f"""SELECT answer_at > now() + interval '50 minutes' FROM "{schema}".run_requests WHERE run_id = 'bad'"""
     assert connection.execute(later.encode()).fetchall() == [(True,)]
 
 

@@ -258,7 +258,11 @@ def answer_by_default(queue: Queue, thread_id: str = "t") -> list[Answer]:
     found: list[Answer] = []
     for key in queue.do(answers.find_due_defaults, ["graph"]):
         assert key[0] == thread_id
-        found += queue.do(answers.answer_by_default, CODEC, *key)
+        try:
+            found += queue.do(answers.answer_by_default, CODEC, *key)
+        except PGStateError:
+            queue.do(answers.postpone_default, *key)
+            raise
     return found
 
 

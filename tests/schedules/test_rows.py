@@ -14,7 +14,13 @@ from support.queue import CODEC, Queue
 
 from langgraph_pgstate import DefaultAnswer
 from langgraph_pgstate.db.protocol import read
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, SerializationError
+from langgraph_pgstate.errors import (
+    ArgumentTypeError,
+    ConfigurationError,
+    NotFoundError,
+    PGStateError,
+    SerializationError,
+)
 from langgraph_pgstate.runs.inputs import open_input
 from langgraph_pgstate.runs.requests import request_run
 from langgraph_pgstate.schedules import firing
@@ -51,7 +57,11 @@ class Clock:
         return found
 
     def fire(self, name: str = "s") -> list[str]:
-        return [run.run_id for run in self.do(firing.fire, CODEC, name)]
+        try:
+            return [run.run_id for run in self.do(firing.fire, CODEC, name)]
+        except PGStateError as error:
+            self.do(firing.set_error, name, str(error))
+            raise
 
     def due(self) -> list[str]:
         found: list[str] = self.do(firing.find_due)
