@@ -144,7 +144,7 @@ def _put(
         print_json(report)
     else:
         print_archived(report)
-    if threads and report.left:
+    if threads and not all(one.is_archived for one in report.left):
         raise typer.Exit(1)
 
 

@@ -30,7 +30,7 @@ from langgraph_pgstate.keep.packing import (
     people_of,
 )
 from langgraph_pgstate.keep.tables import THREADS, Table, Tables, list_tables
-from langgraph_pgstate.keep.types import ArchiveReport, LeftThread
+from langgraph_pgstate.keep.types import ARCHIVED, ArchiveReport, LeftThread
 from langgraph_pgstate.memory.namespaces import literal
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.budgets import gather_costs, keep_costs
@@ -45,7 +45,7 @@ _CHANGED: Final = "changed while it was copied"
 _DELETED: Final = "is in an archive that another call deleted before the archive was complete"
 _REASONS: Final[Mapping[str, str]] = {
     "missing": "does not exist",
-    "archived": "is archived already",
+    "archived": ARCHIVED,
     "held": "is held by a person",
     "queued": "is in the queue",
     "running": "is run, or leased, by a living process",

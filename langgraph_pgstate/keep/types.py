@@ -10,6 +10,9 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict
 TTL: Final = "ttl"
 """Name of the policy for threads with their own time to live."""
 
+ARCHIVED: Final = "is archived already"
+"""The reason for which a call leaves a thread that an earlier call has archived."""
+
 Kind = Literal["user", "thread", "message"]
 """What is erased."""
 
@@ -19,6 +22,11 @@ class LeftThread(NamedTuple):
 
     thread_id: str
     why: str
+
+    @property
+    def is_archived(self) -> bool:
+        """Whether an earlier call has archived the thread."""
+        return self.why == ARCHIVED
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ def test_threads_go_and_come_back(
         f"UPDATE \"{saver.schema}\".threads SET updated_at = '2025-01-01Z' WHERE thread_id = 'other'".encode()
     )
     assert "new was active" in terminal("archive", "put", "new", "other", "--to", to, code=1)
+    # A repeated command succeeds, for example after the server was lost.
+    assert "other is archived already" in terminal("archive", "put", "other", "--to", to)
     terminal("hold", "trip 2", "case 7", "--by", "ada")
     assert "trip 2 is held" in terminal("archive", "put", "--older-than", "30d", "--user", "eve", "--to", to)
     terminal("release", "trip 2", "case 7", "--by", "ada")
