@@ -52,6 +52,7 @@ from langgraph_pgstate.errors import (
 )
 from langgraph_pgstate.files.searching import make_file_index
 from langgraph_pgstate.langgraph_compat import SAFE_TYPES
+from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.memory.indexes import OpenIndex
 from langgraph_pgstate.memory.options import settings_of
 from langgraph_pgstate.options import DEFAULT_EMBEDDED_PATH, DEFAULT_SCHEMA, RetryPolicy, check_schema_name
@@ -459,6 +460,9 @@ class Admin:
                     overwrite=overwrite,
                     verify=verify,
                 )
+                if report.differences:
+                    # Perhaps the thread was archived before the comparison.
+                    await refuse_archived(target_db, self._queries, thread_id)
                 await conversations.backfill_thread(target_db, self._queries, reader, thread_id)
                 return report
 
