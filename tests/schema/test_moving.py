@@ -67,7 +67,8 @@ def fill(state: PGState) -> None:
     put(state, "t-none")
     if state.threads.get("t-meta") is None:
         state.threads.create("t-meta", metadata={"org": {"id": "metatenant"}})
-    state.runs.enqueue("agent", {}, thread_id="t1")
+    run = state.runs.enqueue("agent", {}, thread_id="t1")
+    state.runs.feedback.add("t1", run.run_id, name="helpful", score=1)
     state.memory.put(("users", "user0"), "key", {"content": "x"})
     state.memory.put(("users", "user0"), "key", {"content": "y"})
     state.files.write(("users", "user1"), "/notes.txt", "text")
