@@ -30,6 +30,9 @@ from langgraph_pgstate.worker.sweeps import Sweeps
 _TEND_SECONDS: Final = 2.0
 # Minimum number of seconds between two log messages about runs that wait for data keys.
 _LOG_SECONDS: Final = 5.0
+# Seconds until a run that must be alone is claimed again after its data key could not be decrypted. Before each such
+# claim, the other runs of the worker must end.
+_ALONE_AGAIN_SECONDS: float = 30.0
 # Seconds after which a cancelled task that has not ended counts as stuck.
 _STUCK_SECONDS: Final = 5.0
 
@@ -123,7 +126,7 @@ class Lane:
         self._duties, self._database, self._queries = duties, database, duties.queries
         self.tenant = database.tenant
         self.executions: dict[RunKey, RunExecution] = {}
-        self.failed_at = self._tended_at = self._logged_at = float("-inf")
+        self.failed_at = self._tended_at = self._logged_at = self._alone_after = float("-inf")
         self.has_news = self.claimed_all = self.lacks_keys = False
         self._claimer = Claimer(
             self._queries, duties.worker_id, duties.graphs, duties.versions, settings.lease_ttl, settings.poll
@@ -400,6 +403,8 @@ class Lane:
         # If the claim fails, other lanes must not wait for this lane.
         if duties.alone is self:
             duties.alone = None
+        if time.monotonic() < self._alone_after:
+            return False
         for queue in filter(self._claimer.may_have_suspects, duties.settings.queues):
             if not self._claimer.is_chosen(self._database, queue):
                 continue
@@ -407,7 +412,11 @@ class Lane:
             if not is_alone or not ISOLATION.enter_alone(duties):
                 duties.alone = self
                 return True
-            self._start(self._claimer.claim(self._database, queue, 1, suspects=True))
+            try:
+                self._start(self._claimer.claim(self._database, queue, 1, suspects=True))
+            except KeyUnavailableError:
+                self._alone_after = time.monotonic() + _ALONE_AGAIN_SECONDS
+                raise
             if self.executions:
                 duties.alone = self
                 return True

@@ -38,6 +38,7 @@ from langgraph_pgstate.errors import RunFailedError, TenantError
 from langgraph_pgstate.runs import ending
 from langgraph_pgstate.runs.claiming import find_work
 from langgraph_pgstate.schema.queries import queries
+from langgraph_pgstate.worker import lane as lane_module
 from langgraph_pgstate.worker import run_state, tenants
 from langgraph_pgstate.worker.executing import RunExecution, RunOutcome
 from langgraph_pgstate.worker.lane import Lane
@@ -524,8 +525,11 @@ def test_a_slow_master_key_of_one_tenant_delays_no_other(walled: Walled) -> None
 
 
 @pytest.mark.slow
-def test_a_slow_master_key_of_a_run_that_must_be_alone_delays_no_other_tenant(walled: Walled) -> None:
-    """After the worker has waited for its other runs to end."""
+def test_a_slow_master_key_of_a_run_that_must_be_alone_delays_no_other_tenant(
+    walled: Walled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the worker has waited for its other runs to end. It does not wait again and again."""
+    monkeypatch.setattr(lane_module, "_ALONE_AGAIN_SECONDS", 10 * GUARD_SECONDS)
     master = SlowMaster()
     with walled.open(pool=3, encryption=master.encryption()) as state:
         state.for_tenant("slow").runs.enqueue("agent", {"count": 0}, thread_id="t", run_after=timedelta(days=1))
@@ -552,8 +556,16 @@ def test_a_slow_master_key_of_a_run_that_must_be_alone_delays_no_other_tenant(wa
         gate.set()
         assert held.wait(GUARD_SECONDS)["count"] == 1
         assert master.asked.wait(GUARD_SECONDS)
-        assert state.for_tenant("quick").runs.enqueue("agent", {"count": 0}).wait(GUARD_SECONDS)["count"] == 1
+        begun.clear()
+        gate.clear()
+        held = state.for_tenant("held").runs.enqueue("agent", {"count": 0})
+        assert begun.wait(GUARD_SECONDS)
+        for _ in range(40):
+            assert state.for_tenant("quick").runs.enqueue("agent", {"count": 0}).wait(GUARD_SECONDS)["count"] == 1
+        gate.set()
+        assert held.wait(GUARD_SECONDS)["count"] == 1
         master.gate.set()
+        duties.lanes["slow"]._alone_after = float("-inf")
         done = "SELECT status FROM {}.runs WHERE thread_id = 't'"
         wait_until(lambda: walled.rows(done) == [("success",)], "the run of the slow one")
 
