@@ -88,10 +88,16 @@ ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 SELECT s.name, s.key, s.content FROM (
     SELECT 'memories' AS name, o.namespace::text || ' ' || o.key AS key,
         to_jsonb(o) - 'words'::text AS content
-    FROM /*schema*/memories o WHERE o.user_id = :user_id::text OR o.user_id IS NULL AND /*is_of_user*/true
+    FROM /*schema*/memories o
+    WHERE o.user_id = :user_id::text OR o.user_id IS NULL AND (/*is_of_user*/true OR o.thread_id IN (
+        SELECT t.thread_id FROM /*schema*/threads t WHERE t.user_id = :user_id
+    ))
     UNION ALL
     SELECT 'memory_versions', o.namespace::text || ' ' || o.key || ' ' || o.version, to_jsonb(o)
-    FROM /*schema*/memory_versions o WHERE o.user_id = :user_id OR o.user_id IS NULL AND /*is_of_user*/true
+    FROM /*schema*/memory_versions o
+    WHERE o.user_id = :user_id OR o.user_id IS NULL AND (/*is_of_user*/true OR o.thread_id IN (
+        SELECT t.thread_id FROM /*schema*/threads t WHERE t.user_id = :user_id
+    ))
     UNION ALL
     SELECT 'file_versions', o.namespace::text || ' ' || o.path || ' ' || o.version,
         to_jsonb(o) - 'data'::text || jsonb_build_object('content', CASE WHEN o.version = n.version THEN (
@@ -111,6 +117,8 @@ SELECT s.name, s.key, s.content FROM (
     UNION ALL
     SELECT 'budgets', b.scope, to_jsonb(b) FROM /*schema*/budgets b
     WHERE b.name = :user_id AND b.scope IN ('user', 'key')
+    UNION ALL
+    SELECT 'retention_policies', p.name, to_jsonb(p) FROM /*schema*/retention_policies p WHERE p.user_id = :user_id
     UNION ALL
     SELECT 'queue_limits', l.queue, to_jsonb(l) FROM /*schema*/queue_limits l WHERE l.key = :user_id
     UNION ALL

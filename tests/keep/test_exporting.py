@@ -74,6 +74,23 @@ def test_pages_are_read_one_after_the_other(state: PGState, monkeypatch: pytest.
     assert [len(found[table]) for table in ("checkpoints", "memories")] == [5, 5]
 
 
+def test_what_an_erasure_deletes_is_exported_before(state: PGState, connection: psycopg.Connection) -> None:
+    """Also a memory of no user that was stored in her thread, and a policy that names her."""
+    state.threads.create("hers", user_id="evelyn")
+    for key in ("said", "told"):
+        state.memory.put(("shared",), key, {"text": "first"})
+        state.memory.put(("shared",), key, {"text": "second"})
+    connection.execute(f"UPDATE {state.schema}.memories SET thread_id = 'hers' WHERE key = 'said'".encode())
+    connection.execute(f"UPDATE {state.schema}.memory_versions SET thread_id = 'hers' WHERE key = 'said'".encode())
+    state.retention.put("all", delete_after=timedelta(days=30))
+    state.retention.put("hers", user_id="evelyn", delete_after=timedelta(days=1))
+    found = read(state.privacy.export(user_id="evelyn"))
+    assert [row["key"] for row in found["memories"] + found["memory_versions"]] == ["said", "said"]
+    assert [row["name"] for row in found["retention_policies"]] == ["hers"]
+    erased = state.privacy.erase(user_id="evelyn").counts
+    assert all(erased[table] == 1 for table in ("memories", "memory_versions", "retention_policies"))
+
+
 def test_items_of_like_names_do_not_hide_each_other(state: PGState, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_PAGE", 1)
     for namespace, key in ((("evelyn",), "food pasta"), (("evelyn", "food"), "pasta")):
