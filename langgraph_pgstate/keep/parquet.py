@@ -142,7 +142,7 @@ class AsyncParquet:
             progress: Called with each file.
 
         Raises:
-            ArchiveError: If a file differs when it is read back.
+            ArchiveError: If a file differs when it is read back, or an earlier file with dropped spans is damaged.
             ArchiveUnavailableError: If a file cannot be stored.
             ConfigurationError: If an argument is invalid, or the extra is missing.
         """
@@ -262,7 +262,7 @@ async def export_month(
     parameters |= {cursor: "" for cursor, _ in dataset.cursor}
     places = [[column for column, _ in dataset.columns].index(column) for _, column in dataset.cursor]
     objects, path = open_objects(to), f"{folder}{name}/{month}.parquet"
-    earlier = await _earlier(runner, objects, path, partition) if name == _SPANS else None
+    earlier = await _earlier(runner, objects, path, partition, schema) if name == _SPANS else None
     left = {} if earlier is None else {key: number for number, key in enumerate(_keys(earlier))}
     buffer, count = io.BytesIO(), 0
     with parquet.ParquetWriter(buffer, schema, compression="zstd") as writer:
@@ -277,7 +277,7 @@ async def export_month(
         if is_dropped or earlier is not None:
             writer.add_key_value_metadata({_DROPPED: f"{partition} {count}"})
         if left and count and earlier is not None:
-            writer.write_table(earlier.take([*left.values()]).cast(schema))
+            writer.write_table(earlier.take([*left.values()]))
             count += len(left)
     if not count:
         return None
@@ -289,12 +289,15 @@ async def export_month(
     return ExportedFile(name, month, f"{objects.url}/{quote(path)}", count, len(data))
 
 
-async def _earlier(runner: Runner, objects: Objects, path: str, partition: int | None) -> Any:
+async def _earlier(runner: Runner, objects: Objects, path: str, partition: int | None, schema: Any) -> Any:
     """Return the spans of an earlier file that were dropped from the database; `None` if none were.
 
     If the partition that the file was made from is gone, all spans of the file were dropped. If the partition still
     exists, its missing spans were erased or deleted. Then only the spans that the file had kept from a still earlier
     file were dropped.
+
+    Raises:
+        ArchiveError: If the file is damaged.
     """
     _, parquet = _modules()
     try:
@@ -303,12 +306,15 @@ async def _earlier(runner: Runner, objects: Objects, path: str, partition: int |
         raise
     except ArchiveError:
         return None
-    file = parquet.ParquetFile(io.BytesIO(data))
-    mark = (file.metadata.metadata or {}).get(_DROPPED)
-    if mark is None:
-        return None
-    number, count = mark.decode().split()
-    return file.read().slice(int(count)) if number == str(partition) else file.read()
+    try:
+        file = parquet.ParquetFile(io.BytesIO(data))
+        mark = (file.metadata.metadata or {}).get(_DROPPED)
+        if mark is None:
+            return None
+        number, count = mark.decode().split()
+        return file.read().slice(int(count) if number == str(partition) else 0).cast(schema)
+    except Exception as error:
+        raise ArchiveError(f"{objects.url}/{quote(path)}", f"is damaged: {error}") from error
 
 
 def _keys(spans: Any) -> Iterator[tuple[str, ...]]:

@@ -195,6 +195,29 @@ def test_spans_of_old_months_are_dropped_when_they_are_in_a_file(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-9], lambda data: b"", lambda data: data.replace(b"input", b"other")]
+)
+def test_a_damaged_file_with_dropped_spans_is_named_and_kept(
+    damage: Any, state: PGState, connection: psycopg.Connection, schema: str, folder: Path
+) -> None:
+    connection.execute(MONTH.format(schema).encode())
+    insert = (
+        f'INSERT INTO "{schema}".spans (thread_id, run_id, span_id, started_at, kind, name, status, semconv_version)'
+        " VALUES ('t', 'r', %s, '2025-01-15Z', 'tool', 'book', 'success', '1')"
+    )
+    connection.execute(insert.encode(), ["first"])
+    assert len(state.parquet.drop_spans(f"file://{folder}", older_than=3)) == 1
+    connection.execute(insert.encode(), ["later"])
+    path = folder / "spans" / "2025-01.parquet"
+    data = damage(path.read_bytes())
+    path.write_bytes(data)
+    with pytest.raises(ArchiveError, match=r"spans/2025-01\.parquet is damaged"):
+        state.parquet.export(f"file://{folder}")
+    assert path.read_bytes() == data
+
+
+@pytest.mark.slow
 def test_what_is_erased_comes_back_from_no_earlier_file(
     state: PGState, connection: psycopg.Connection, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
