@@ -62,6 +62,8 @@ class Duties:
         draining_since: When the worker was asked to drain, by the monotonic clock.
         is_forced: Whether to drain without waiting for superstep boundaries.
         lanes: The open lanes, by tenant.
+        left: By tenant, the runs that this worker has given up. In the database, a run belongs to this worker until the
+            lease expires, perhaps after its lane is closed.
         alone: The lane that has, or waits for, a run that must be alone in the process. No other lane claims runs.
     """
 
@@ -83,6 +85,7 @@ class Duties:
     draining_since: float = float("inf")
     is_forced: bool = False
     lanes: OrderedDict[str | None, Lane] = field(default_factory=OrderedDict)
+    left: dict[str | None, set[RunKey]] = field(default_factory=dict)
     alone: Lane | None = None
 
     @property
@@ -131,8 +134,6 @@ class Lane:
         self._claimer = Claimer(
             self._queries, duties.worker_id, duties.graphs, duties.versions, settings.lease_ttl, settings.poll
         )
-        # Runs that this worker has given up. In the database, a run belongs to this worker until the lease expires.
-        self._left: set[RunKey] = set()
         self.left_runs = LeftRuns(self._queries, settings.lease_ttl, settings.drain_timeout)
         self.ender = Ender(
             self._queries,
@@ -278,7 +279,7 @@ class Lane:
         """Stop renewing the lease of a run. A later sweep requeues the run and counts a crash."""
         execution.refuse_writes()
         self.executions.pop(execution.key, None)
-        self._left.add(execution.key)
+        self._duties.left.setdefault(self.tenant, set()).add(execution.key)
 
     def _tend(self) -> None:
         """Renew leases, and find the runs that were lost or must be cancelled."""
@@ -298,8 +299,10 @@ class Lane:
                 self._ask(self.executions[key], "lost")
             elif (how := tended.cancels.get(key)) is not None:
                 self._ask(self.executions[key], how)  # type: ignore[arg-type]
-        self._left &= tended.unknown
-        for key in tended.unknown - self._left:
+        left = tended.unknown & duties.left.pop(self.tenant, set())
+        if left:
+            duties.left[self.tenant] = left
+        for key in tended.unknown - left:
             # The response to the claim of this run was lost.
             self._database.run(ending.give_back, self._queries, key)
         if not duties.is_draining and self._database.run(tending.is_drain_asked, self._queries, duties.worker_id):
