@@ -145,7 +145,7 @@ class AsyncArchive:
             progress: Called with the report so far, after each archive.
 
         Raises:
-            NotFoundError: If a thread is not archived, or is in no archive of the source.
+            NotFoundError: If a thread is in no archive, or in no archive of the source.
             ThreadExistsError: If a thread exists with other rows.
             ArchiveError: If an archive is damaged. Nothing of it was written.
             ArchiveUnavailableError: If an archive cannot be read.
@@ -207,7 +207,7 @@ class AsyncArchive:
         Raises:
             ArchiveError: If an archive is damaged.
             ArchiveUnavailableError: If an archive cannot be read.
-            NotFoundError: If a given thread is not archived.
+            NotFoundError: If a given thread is in no archive.
         """
         if thread_ids is not None:
             return await AsyncArchive.restore(self, thread_ids, dry_run=True)

@@ -181,6 +181,21 @@ WHERE t.thread_id = ANY(:thread_ids::text[]) AND t.archived_at IS NOT NULL
 GROUP BY a.archive_id, a.url, a.root
 ORDER BY a.archive_id;
 
+-- name: find_restored
+-- Return the archives that have the newest copies of some threads that are in the database, as `find_archives` does.
+SELECT a.archive_id, a.url, a.root, array_agg(n.thread_id ORDER BY n.thread_id)
+FROM (
+    SELECT DISTINCT ON (c.thread_id) c.thread_id, c.archive_id
+    FROM /*schema*/archived_threads c
+        JOIN /*schema*/archives a ON a.archive_id = c.archive_id
+        JOIN /*schema*/threads t ON t.thread_id = c.thread_id
+    WHERE c.thread_id = ANY(:thread_ids::text[]) AND t.archived_at IS NULL
+        AND a.completed_at IS NOT NULL AND a.deletion_id IS NULL
+    ORDER BY c.thread_id, a.completed_at DESC
+) AS n JOIN /*schema*/archives a ON a.archive_id = n.archive_id
+GROUP BY a.archive_id, a.url, a.root
+ORDER BY a.archive_id;
+
 -- name: find_roots
 -- Return the digests of the manifests of some archives.
 SELECT a.archive_id, a.root FROM /*schema*/archives a WHERE a.archive_id = ANY(:archive_ids::text[]);

@@ -50,7 +50,7 @@ _UNIQUE_VIOLATION: Final = "23505"
 
 
 class Source(NamedTuple):
-    """An archive, and the threads to restore from it. `is_of_stubs` tells whether stubs of the threads name it."""
+    """An archive, and the threads to restore from it. `is_of_stubs` tells whether `threads` has rows of the threads."""
 
     objects: Objects
     manifest: Manifest
@@ -59,23 +59,31 @@ class Source(NamedTuple):
 
 
 async def find_sources(runner: Runner, queries: Queries, thread_ids: Sequence[str], tenant: str | None) -> list[Source]:
-    """Return the archives that the stubs of threads name.
+    """Return the archives that the stubs of threads name, then the archives with copies of restored threads.
+
+    A call that repeats an interrupted restore also names threads that were restored already.
 
     Raises:
-        NotFoundError: If a thread is not archived.
+        NotFoundError: If a thread is not archived, and has no copy in an archive.
         ArchiveError: If a manifest is damaged.
         TenantError: If an archive belongs to another tenant.
     """
     rows = await runner.run(find_archives, queries, thread_ids)
-    known = {thread_id for _, _, _, ids in rows for thread_id in ids}
-    if missing := [thread_id for thread_id in thread_ids if thread_id not in known]:
-        raise _not_archived(missing[0])
+    if missing := _missing(thread_ids, rows):
+        rows += await runner.run(find_restored, queries, missing)
+        if missing := _missing(thread_ids, rows):
+            raise _not_archived(missing[0])
     found = []
     for archive_id, url, root, ids in rows:
         objects = open_objects(url)
         manifest = await read_manifest(runner, objects, archive_id + MANIFEST, tenant, root)
         found.append(Source(objects, manifest, ids, is_of_stubs=True))
     return found
+
+
+def _missing(thread_ids: Sequence[str], archives: Sequence[tuple[str, str, bytes, list[str]]]) -> list[str]:
+    known = {thread_id for _, _, _, ids in archives for thread_id in ids}
+    return [thread_id for thread_id in thread_ids if thread_id not in known]
 
 
 def _not_archived(thread_id: str) -> NotFoundError:
@@ -87,6 +95,14 @@ async def find_archives(
 ) -> list[tuple[str, str, bytes, list[str]]]:
     """Return the archives of some archived threads: id, URL, root and threads. One round trip."""
     rows = await db.fetch(queries.find_archives, {"thread_ids": [*thread_ids]})
+    return [(archive_id, url, root, ids) for archive_id, url, root, ids in rows]
+
+
+async def find_restored(
+    db: Connection, queries: Queries, thread_ids: Sequence[str]
+) -> list[tuple[str, str, bytes, list[str]]]:
+    """Return the newest archives of some threads that are in the database, as `find_archives` does. One round trip."""
+    rows = await db.fetch(queries.find_restored, {"thread_ids": [*thread_ids]})
     return [(archive_id, url, root, ids) for archive_id, url, root, ids in rows]
 
 
@@ -257,7 +273,7 @@ async def store_threads(
     """Store the rows of some threads. One transaction; safe to repeat.
 
     Raises:
-        NotFoundError: If stubs named the archive (`is_of_stubs`), and the stub of a thread is gone.
+        NotFoundError: If the threads had rows in `threads` (`is_of_stubs`), and the row of a thread is gone.
         AlreadyDoneError: If another person has just restored a thread.
         ThreadExistsError: If a thread exists with other rows.
         ThreadDeletedError: If a thread was deleted, and its tombstone forbids to use its id again.

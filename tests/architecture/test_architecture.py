@@ -837,6 +837,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.parquet.list_months": lambda bench: (),
     "keep.parquet.fetch_page": lambda bench: ("export_runs", bench.month()),
     "keep.restoring.find_archives": lambda bench: (["t"],),
+    "keep.restoring.find_restored": lambda bench: (["t"],),
     "keep.restoring.find_roots": lambda bench: (["a"],),
     "keep.restoring.check_keys": lambda bench: ([Frame("t", 0, 0, "", ())],),
     "keep.exporting.list_exported": lambda bench: (bench.packed()[1],),

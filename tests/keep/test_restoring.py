@@ -468,6 +468,29 @@ def test_a_person_restores_it_once(state: PGState, folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_interrupted_restore_is_finished_by_a_repetition(
+    state: PGState, dsn: str, schema: str, folder: Path
+) -> None:
+    """Each thread has an archive of its own, and the server is lost when one is restored."""
+    names = ["t", "u", "v"]
+    for name in names:
+        make_rich_thread(state, name)
+        state.archive.put([name], to=f"file://{folder}", idle_for=NOW)
+    assert state.archive.restore(["t"]).threads == 1
+    report = state.archive.restore(["t", "u"])
+    assert (report.threads, report.unchanged) == (1, 1)
+    # A thread that was used meanwhile stays as it is, and the others come back first.
+    ask(dsn, f"UPDATE {schema}.messages SET role = 'other' WHERE thread_id = 't'")
+    with pytest.raises(ThreadExistsError, match="'t'"):
+        state.archive.restore(names)
+    assert state.archive.restore(["u", "v"]).unchanged == 2
+    assert state.archive.list().items == ()
+    state.archive.delete(names)
+    with pytest.raises(NotFoundError, match="'u' is not archived"):
+        state.archive.restore(["u"])
+
+
+@pytest.mark.slow
 def test_an_archive_names_the_keys_of_all_that_is_encrypted(dsn: str, schema: str, folder: Path) -> None:
     encryption = Encryption(MASTER, scope="thread")
     with PGState.open(dsn, schema=schema, encryption=encryption, project=("messages",)) as state:
