@@ -47,12 +47,17 @@ class Pair:
     def _options(self) -> str:
         return f'-h "" -k {self._data.parent}'
 
-    def promote(self) -> None:
-        """Let the standby have all that the primary has, and become the primary; the old one only reads from then."""
+    def catch_up(self) -> None:
+        """Wait until the standby has all that the primary has."""
         with psycopg.connect(self.old, autocommit=True) as old, psycopg.connect(self.new, autocommit=True) as new:
             (position,) = old.execute("SELECT pg_current_wal_lsn()::text").fetchone() or ("",)
             reached = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
             wait_until(lambda: new.execute(reached, [position]).fetchone() == (True,), "the standby has it all")
+
+    def promote(self) -> None:
+        """Let the standby have all that the primary has, and become the primary; the old one only reads from then."""
+        self.catch_up()
+        with psycopg.connect(self.old, autocommit=True) as old, psycopg.connect(self.new, autocommit=True) as new:
             new.execute("SELECT pg_promote()")
             old.execute("ALTER SYSTEM SET default_transaction_read_only = on")
             old.execute("SELECT pg_reload_conf()")
@@ -211,6 +216,32 @@ async def test_after_a_failover_writes_go_to_the_new_primary(pair: Pair) -> None
                 assert (await other.aget_tuple(config_of("t0"))).config == chains[0][-1]
                 with pytest.raises(UnavailableError, match="refuses to write"):
                     await put_chain(other, "w", 1)
+
+
+@pytest.mark.long
+async def test_a_read_that_replication_cancels_is_repeated(pair: Pair) -> None:
+    """The primary changes a table that a transaction on the standby has read. The standby ends the transaction."""
+    with psycopg.connect(pair.old, autocommit=True) as old, psycopg.connect(pair.new, autocommit=True) as new:
+        old.execute("CREATE TABLE public.read (n integer)")
+        new.execute("ALTER SYSTEM SET max_standby_streaming_delay = 0")
+        new.execute("SELECT pg_reload_conf()")
+        pair.catch_up()
+        for api in APIS:
+            async with open_database(api, pair.new) as database:
+                runs = 0
+
+                async def read(db: Any) -> None:
+                    nonlocal runs
+                    runs += 1
+                    async with db.transaction():
+                        await db.script("SELECT FROM public.read")
+                        if runs == 1:
+                            old.execute("TRUNCATE public.read")
+                            pair.catch_up()
+                        await db.script("SELECT FROM public.read")
+
+                await call(database, "run", read)
+                assert runs == 2
 
 
 @pytest.mark.parametrize("pool", [4, False], ids=["pool", "single"])
