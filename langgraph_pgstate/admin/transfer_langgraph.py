@@ -15,11 +15,12 @@ import ormsgpack
 from langgraph.checkpoint.serde.base import CipherProtocol
 
 from langgraph_pgstate.admin.transfer import THREAD_PAGE, Outline, Record, Stored, laid_out
+from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.codec.metadata import split_metadata
 from langgraph_pgstate.codec.opaque import MSGPACK, Encoded, is_delta_snapshot, plain_value
 from langgraph_pgstate.codec.values import TYPE_STR
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import ConfigurationError, DecryptionError, SourceMissingError
+from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DecryptionError, SourceMissingError
 from langgraph_pgstate.langgraph_compat import PACK_OPTIONS
 from langgraph_pgstate.schema.queries import Queries, langgraph_tables
 
@@ -93,10 +94,17 @@ class LangGraphStore:
         return Outline.of(await self.db.fetch(self._queries.get_outline, {"thread_id": self._thread_id}))
 
     async def records(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
-        """Return some checkpoints. Three round trips."""
+        """Return some checkpoints. Three round trips.
+
+        Raises:
+            CorruptStateError: If a row does not have the JSON of a checkpoint.
+        """
         key = {"thread_id": self._thread_id, "checkpoint_ns": namespace, "checkpoint_ids": list(ids)}
         found: dict[str, Record] = {}
         for checkpoint_id, parent_id, checkpoint, metadata in await self.db.fetch(self._queries.get_checkpoints, key):
+            if not _is_checkpoint(checkpoint, metadata):
+                where = str(Address(self._thread_id, namespace, checkpoint_id))
+                raise CorruptStateError(where, "its row does not have the JSON of a checkpoint")
             values = checkpoint.pop("channel_values", None) or {}
             head = {"channel_versions": {}, **checkpoint, "id": checkpoint_id}
             found[checkpoint_id] = Record(checkpoint_id, True, parent_id or None, head, metadata or {}, dict(values))
@@ -216,6 +224,18 @@ class LangGraphStore:
                 "versions": [version for _, version in listed],
             },
         )
+
+
+def _is_checkpoint(checkpoint: Any, metadata: Any) -> bool:
+    """Return whether JSON has the outer form of a checkpoint and of its metadata."""
+    if not isinstance(checkpoint, dict):
+        return False
+    values, versions = checkpoint.get("channel_values"), checkpoint.get("channel_versions", {})
+    return (
+        all(isinstance(one, dict | None) for one in (values, metadata))
+        and isinstance(versions, dict)
+        and all(isinstance(version, str | int | float) for version in versions.values())
+    )
 
 
 def _versions(head: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

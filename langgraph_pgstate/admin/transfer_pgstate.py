@@ -22,7 +22,7 @@ from langgraph_pgstate.codec.states import Elements, Entry, Inline, Manifest, Sc
 from langgraph_pgstate.codec.values import TYPE_INT
 from langgraph_pgstate.codec.writes import Write, pack_writes
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import ConfigurationError, ConflictError, SerializationError
+from langgraph_pgstate.errors import ConflictError, SerializationError
 from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.schema.queries import Queries
 
@@ -169,7 +169,7 @@ class PGStateStore:
                     await self._plan(namespace, record, values, portion)
             except KeyError as error:
                 refused.append((record.checkpoint_id, f"it lacks {error}"))
-            except (ConfigurationError, SerializationError) as error:
+            except (AttributeError, TypeError, ValueError, SerializationError) as error:
                 refused.append((record.checkpoint_id, str(error)))
         stored = [record for record in records if record.checkpoint_id not in dict(refused)]
         async with self.db.transaction():

@@ -33,6 +33,28 @@ def test_writes_without_a_checkpoint_come_along(
     assert rows.fetchall() == [(-3, "~path"), (0, "~path")]
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "checkpoint = '[]'",
+        "metadata = '\"x\"'",
+        "checkpoint = jsonb_set(checkpoint, '{channel_values}', '7')",
+        "checkpoint = jsonb_set(checkpoint, '{channel_versions}', 'null')",
+        "checkpoint = jsonb_set(checkpoint, '{channel_versions,messages}', '{}')",
+        "checkpoint = jsonb_set(checkpoint, '{versions_seen}', '{\"a\": 1e30}')",
+    ],
+)
+def test_a_row_that_is_no_checkpoint_does_not_keep_the_others(
+    damage: str, old: PostgresSaver, bring: Any, connection: psycopg.Connection, old_schema: str
+) -> None:
+    for thread_id in ("a", "b"):
+        put_values(old, config_of(thread_id), {"messages": ["x"]})
+    connection.execute(f"UPDATE \"{old_schema}\".checkpoints SET {damage} WHERE thread_id = 'a'".encode())
+    report = bring(clean=False)
+    assert report.checkpoints == 1
+    assert {problem.thread_id for problem in report.differences} == {"a"}
+
+
 def test_checkpoints_of_early_versions(
     old: PostgresSaver, saver: PGStateSaver, bring: Any, connection: psycopg.Connection, old_schema: str
 ) -> None:
