@@ -17,7 +17,7 @@ def encrypt_all() -> None:
     from langgraph_pgstate.memory import store
     from langgraph_pgstate.saver import aio, blocking
 
-    readable = ("score", "n", "customer", "number")
+    readable = ("score", "n", "customer", "number", "topic")
     encryption = Encryption(MASTER, scope="user", readable=readable, search="words", plain_vectors=True)
 
     def use_keys(database: Any, given: Encryption | None, queries: Any) -> None:
