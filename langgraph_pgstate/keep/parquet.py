@@ -166,6 +166,8 @@ class AsyncParquet:
         If tenants are kept apart, each tenant has its own files, in a folder of the tenant's name. A month is dropped
         when the spans of all tenants are in files.
 
+        Run no other export to the same URL meanwhile: it could replace a file after the drop, without contents.
+
         Args:
             to: URL below which to store the files, as for `archive.put`.
             older_than: Number of months before the current month whose spans are kept, at least 1.
