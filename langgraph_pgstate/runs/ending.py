@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from langgraph_pgstate.db.protocol import Connection, Query
 from langgraph_pgstate.db.tenants import wake_key
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
-from langgraph_pgstate.runs.cancelling import promote_and_set_status
+from langgraph_pgstate.runs.cancelling import how_to_cancel, promote_and_set_status
 from langgraph_pgstate.runs.enqueue import enqueue
 from langgraph_pgstate.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.runs.requests import RunRequest
@@ -131,7 +131,8 @@ async def give_back(
 ) -> bool:
     """Requeue a run, ahead of the other runs of its thread and its queue. The attempt does not count.
 
-    One transaction in one round trip. For `events` and `keep_for`, see `finish`.
+    A run that must be cancelled ends instead. One transaction in one round trip, for such a run two transactions. For
+    `events` and `keep_for`, see `finish`.
 
     Returns:
         False if the lease was lost, so that nothing was written.
@@ -242,8 +243,17 @@ async def _requeue(
     events: Sequence[EventBatch],
     keep_for: float | None,
 ) -> bool:
+    """Requeue a run, or end the run if it must be cancelled, because a paused queue would keep it."""
     given = {**_run(key), "fencing_token": key.fencing_token, **parameters}
-    return await _under_leases(db, queries, [key], queries.requeue_run, given, events, keep_for) > 0
+    if await _under_leases(db, queries, [key], queries.requeue_run, given, events, keep_for):
+        return True
+    rows = await db.fetch(queries.get_cancel, {**_run(key), "fencing_token": key.fencing_token})
+    if not rows:
+        return False
+    if (how := how_to_cancel(rows[0][0])) == "rollback":
+        return await roll_back(db, queries, key)
+    status = "interrupted" if how == "interrupt" else "cancelled"
+    return await _finish(db, queries, [key], status, events, keep_for=keep_for) > 0
 
 
 async def _under_leases(

@@ -74,14 +74,15 @@ DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = mine.thread_id AN
 
 -- name: requeue_run
 -- Requeue a run under the current lease of its thread, ahead of the other runs of its thread and its queue. With
--- `delay`, the run becomes ready after this many seconds, except if the run must be cancelled. No row is affected if
--- the lease was lost. Execute the query after `release_leases` and `lock_threads_for_no_key_update`.
+-- `delay`, the run becomes ready after this many seconds. No row is affected if the lease was lost, or the run must be
+-- cancelled. Execute the query after `release_leases` and `lock_threads_for_no_key_update`.
 -- seals: runs.error_message
 -- seals: runs.error_traceback
 WITH mine AS MATERIALIZED (
     SELECT q.last_event, now() + make_interval(secs => :delay::double precision) AS due_at FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
-        AND q.fencing_token = :fencing_token::bigint AND l.thread_id = :thread_id AND l.fencing_token = :fencing_token
+        AND q.fencing_token = :fencing_token::bigint AND q.cancel IS NULL
+        AND l.thread_id = :thread_id AND l.fencing_token = :fencing_token
 ), waiting AS (
     UPDATE /*schema*/runs SET
         status = 'pending', attempt = runs.attempt - :unused::integer, alive_until = NULL,
@@ -92,13 +93,19 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE /*schema*/queue SET
     status = 'pending', attempt = queue.attempt - :unused, worker_id = NULL, fencing_token = NULL, claimed_at = NULL,
-    is_ready = :delay IS NULL OR queue.cancel IS NOT NULL,
-    run_after = CASE WHEN queue.cancel IS NULL THEN mine.due_at END,
+    is_ready = :delay IS NULL,
+    run_after = mine.due_at,
     position = least(queue.position, (
         SELECT min(o.position) - 1 FROM /*schema*/queue o
         WHERE o.queue = queue.queue AND o.is_ready AND o.status = 'pending' AND NOT o.is_limited
     ))
 FROM mine WHERE queue.thread_id = :thread_id::text AND queue.run_id = :run_id::text;
+
+-- name: get_cancel
+-- Return how a running run must be cancelled; no row if it must not, or another worker has claimed it.
+SELECT q.cancel FROM /*schema*/queue q
+WHERE q.thread_id = :thread_id::text AND q.run_id = :run_id::text AND q.status = 'running'
+    AND q.fencing_token = :fencing_token::bigint AND q.cancel IS NOT NULL;
 
 -- name: is_queued
 -- Return whether a thread has a run in the queue.

@@ -213,12 +213,14 @@ class QueueMachine(RuleBasedStateMachine):
         if run is None:
             return
         run.is_running = False
-        if how == "give back":
+        if how == "roll back":
+            self.model.end(run, None)
+        elif run.cancel is not None:
+            self.model.end(run, _ENDS[run.cancel])
+        elif how == "give back":
             run.attempt -= 1
         elif how == "retry later":
-            run.is_delayed = run.cancel is None
-        elif how == "roll back":
-            self.model.end(run, None)
+            run.is_delayed = True
 
     @rule(worker=WORKERS)
     def tend(self, worker: int) -> None:
