@@ -51,6 +51,7 @@ def test_it_has_all_of_a_user_and_nothing_of_others(state: PGState, connection: 
         state.memory.put(("users", user), "likes", {"content": f"roses of {user}"})
         state.files.write((user,), "/diary.txt", f"diary of {user}")
     state.interrupts.answer("his", "yes", by="evelyn")
+    state.threads.hold("his", "a case of bob", by="bob")
     found = read(state.privacy.export(user_id="evelyn"))
     assert [row["thread_id"] for row in found["threads"]] == ["hers", "second"]
     assert {row["thread_id"] for row in found["checkpoints"]} == {"hers", "second"}

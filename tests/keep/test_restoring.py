@@ -533,7 +533,14 @@ def test_keys_may_be_rotated_or_destroyed_before_a_restore(dsn: str, schema: str
             retired = [
                 one for (one,) in ask(dsn, f'SELECT key_id FROM "{schema}".data_keys WHERE retired_at IS NOT NULL')
             ]
+            ask(
+                dsn,
+                f'INSERT INTO "{schema}".data_keys (key_id, scope, master_id, is_current, replaced_at, retired_at)'
+                " VALUES ('other', 'user:other', 'm', false, now(), now())",
+            )
             state.archive.restore(["t"])
+            # Only the keys of the restored rows are to be retired again.
+            assert ask(dsn, f'SELECT key_id FROM "{schema}".data_keys WHERE retired_at IS NOT NULL') == [("other",)]
             # The stub is encrypted under the newer key.
             assert {**rows_of(dsn, schema, "t"), "threads": 0} == {**before, "threads": 0}
             assert states_of(graphs["t"], "t") == states

@@ -649,6 +649,15 @@ def test_a_thread_that_changes_after_it_was_found_is_not_deleted(
     assert ask(dsn, f"SELECT thread_id FROM {schema}.threads ORDER BY 1") == [(name,) for name in names[:-1]]
 
 
+def test_archived_threads_are_not_visited(state: PGState, dsn: str, schema: str) -> None:
+    for name in ("archived", "plain"):
+        state.threads.create(name)
+    age(dsn, schema, 2, "archived", "plain")
+    ask(dsn, f"UPDATE {schema}.threads SET archived_at = now(), archive_id = 'a' WHERE thread_id = 'archived'")
+    policy = state.retention.put("p", prune_after=DAY)
+    assert state._database.run(retention.list_aging, state.retention._queries, policy, "", None) == [("plain", False)]
+
+
 def test_a_policy_selects_by_each_of_its_conditions(state: PGState, dsn: str, schema: str) -> None:
     fields: dict[str, Any] = {"agent": "a", "tenant_id": "t", "user_id": "u", "metadata": {"m": 1}}
     for other in (None, *fields):
