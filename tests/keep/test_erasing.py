@@ -472,6 +472,17 @@ def test_a_message_is_redacted_in_all_that_holds_it(state: PGState, ask: Ask, sc
     assert again.counts.get("segments redacted", 0) == 0
 
 
+def test_a_message_beside_a_redacted_one_keeps_its_words(state: PGState, ask: Ask) -> None:
+    """Both were given in one checkpoint."""
+    graph = state.record(talk().compile(checkpointer=state.saver))
+    given = [HumanMessage("the account is DE89", id="m1"), HumanMessage("good morning", id="m2")]
+    graph.invoke({"messages": given}, own("t", "evelyn"))
+    state.flush()
+    state.privacy.erase(thread_id="t", message_id="m1")
+    found = dict(ask("SELECT message_id, content FROM {}.messages WHERE message_id IN ('m1', 'm2')"))
+    assert (found["m1"].strip(), found["m2"]) == (text_of("the account is DE89").strip(), "good morning")
+
+
 def test_what_waits_in_the_journal_is_redacted(state: PGState, ask: Ask, schema: str, dsn: str) -> None:
     said(state, "t", "the account is DE89 3704 0044", "evelyn", id="m1")
     payload = {"x": "he said: the account is DE89 3704 0044"}
