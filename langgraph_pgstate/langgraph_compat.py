@@ -462,7 +462,9 @@ def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
 class SerializerBase(jsonplus.JsonPlusSerializer):
     """LangGraph's serializer, with control over how objects are stored and built."""
 
-    pack: Callable[[Any], bytes] = partial(ormsgpack.packb, default=jsonplus._msgpack_default, option=PACK_OPTIONS)
+    pack: Callable[[Any], bytes] = staticmethod(
+        partial(ormsgpack.packb, default=jsonplus._msgpack_default, option=PACK_OPTIONS)
+    )
     """Returns a value as msgpack, the same bytes as LangGraph's for a value within a list."""
     _extend_exactly: Callable[[Any], Any] = staticmethod(jsonplus._msgpack_default)
 
