@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -284,19 +284,17 @@ class ValueCodec:
         """
         digest = xxhash.xxh3_128_digest
         pack = ormsgpack.packb
-        encode = partial(self._encode, channel) if self._own is None else self._own.pack
         shapes = SHAPES
         found = []
         for element in elements:
             shape = shapes.get(type(element))
-            try:
-                if shape is not None and not element.__pydantic_extra__:
+            if shape is not None and not element.__pydantic_extra__:
+                try:
                     found.append(digest(pack(element.__dict__, option=PACK_OPTIONS), shape.seed))
-                else:
-                    found.append(digest(encode(element), _GENERIC_SEED))
-            except ormsgpack.MsgpackEncodeError:
-                # Encode again: the serializer knows more types, and the error names the element.
-                found.append(digest(self._encode(channel, element), _GENERIC_SEED))
+                    continue
+                except ormsgpack.MsgpackEncodeError:
+                    pass
+            found.append(digest(self._encode(channel, element), _GENERIC_SEED))
         return b"".join(found)
 
     def fingerprints(

@@ -416,6 +416,9 @@ def test_an_interrupt_is_no_damage(monkeypatch: pytest.MonkeyPatch, nest: Callab
         monkeypatch.setattr(Interrupting, "left", 1)
         with pytest.raises(KeyboardInterrupt):
             codec.dumps("channel", value)
+        monkeypatch.setattr(Interrupting, "left", 1)
+        with pytest.raises(KeyboardInterrupt):
+            codec.digests("channel", [value])
         type_, data = codec.dumps("channel", value)
         monkeypatch.setattr(Interrupting, "left", 1)
         with pytest.raises(KeyboardInterrupt):
